@@ -1,0 +1,75 @@
+# One command each: set up what is missing, then do the job. `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+# SGLang versions the test suite runs against, each unpacked into a folder of its own.
+SGLANG_VERSIONS ?= 0.5.16 0.5.23
+DEMO_SGLANG ?= 0.5.23
+HOSTS := $(foreach v,$(SGLANG_VERSIONS),.hosts/$(v)/.complete)
+export IRMINSUL_TEST_HOSTS := $(CURDIR)/.hosts
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: setup
+setup: $(VENV)/.complete $(HOSTS) build ## virtual environment, SGLang versions, the extension module
+
+$(VENV)/.complete: requirements/engine.txt
+	@command -v cargo >/dev/null || { echo "Rust is needed to build irminsul: https://rustup.rs"; exit 1; }
+	$(PYTHON) -c 'import sys; v = sys.version_info; assert v >= (3, 11), f"Python 3.11 or newer is needed, this is {v.major}.{v.minor}: make PYTHON=python3.11"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q uv==0.13.9
+	$(UV) pip install -q --python $(BIN)/python --no-deps -r requirements/engine.txt
+	touch $@
+
+.hosts/%/.complete: | $(VENV)/.complete
+	$(UV) pip install -q --python $(BIN)/python --no-deps --target .hosts/$* sglang==$*
+	touch $@
+
+.PHONY: build
+build: $(VENV)/.complete ## compile the Rust core and install the package in place
+	$(BIN)/maturin develop --release --uv -q
+
+.PHONY: demo
+demo: $(VENV)/.complete .hosts/$(DEMO_SGLANG)/.complete build ## an agent conversation through SGLang on the CPU, with and without reuse
+	PYTHONPATH=.hosts/$(DEMO_SGLANG) $(BIN)/irminsul demo $(DEMO_ARGS)
+
+.PHONY: test
+test: setup lint ## every check: linters, cargo test, pytest on every SGLang version
+	cargo test --workspace --quiet
+	$(BIN)/python -m pytest
+
+.PHONY: lint
+lint: build ## rustfmt, clippy, ruff, mypy, stubtest, import-linter
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest irminsul._core
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: ## rewrite the sources in the house format
+	cargo fmt --all
+	$(BIN)/ruff check --fix -q .
+	$(BIN)/ruff format -q .
+
+.PHONY: wheel
+wheel: $(VENV)/.complete ## build a wheel into dist/
+	$(BIN)/maturin build --release --out dist
+
+.PHONY: lock
+lock: $(VENV)/.complete ## resolve requirements/engine.in again
+	$(UV) pip compile -q --python $(BIN)/python requirements/engine.in -o requirements/engine.txt
+
+.PHONY: clean
+clean: ## remove everything that was built here
+	rm -rf $(VENV) .hosts target build dist .demo

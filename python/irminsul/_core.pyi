@@ -1,0 +1,3 @@
+__all__: list[str]
+
+__version__: str

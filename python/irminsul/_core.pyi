@@ -1,3 +1,3 @@
-__all__: list[str]
+__all__ = ["__version__"]
 
 __version__: str

@@ -54,7 +54,7 @@ lint: build ## rustfmt, clippy, ruff, mypy, stubtest, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest irminsul._core
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 .PHONY: format
 format: ## rewrite the sources in the house format

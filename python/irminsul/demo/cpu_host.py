@@ -1,0 +1,105 @@
+"""An environment variable -> an SGLang engine that runs an MLA model on a plain CPU.
+
+Must not know irminsul: it only fills the gaps SGLang has without a GPU, for the demo and tests.
+
+SGLang's CPU build needs AMX kernels that the package index does not carry. Its generic device path
+runs everywhere, but misses two things: a rotary kernel it imports from vllm and never calls, and
+an attention handler that keeps an MLA model in its absorbed form under ``torch_native``.
+``register`` is an ``sglang.srt.plugins`` entry point, so every spawned scheduler process gets it;
+it does nothing unless ``IRMINSUL_CPU_HOST=1``.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+ENABLE = "IRMINSUL_CPU_HOST"
+
+
+def register() -> None:
+    """Apply the CPU patches in this process when ``IRMINSUL_CPU_HOST=1``; repeatable."""
+    if os.environ.get(ENABLE) != "1":
+        return
+    _provide_rotary_import()
+    _keep_mla_absorbed()
+
+
+def environment(page_size: int = 1) -> dict[str, str]:
+    """Return the environment variables an engine process needs on the CPU.
+
+    Parameters
+    ----------
+    page_size
+        Tokens per page of the KV pool. Above 1, older engines allocate pages by a Triton kernel,
+        which has no CPU driver and runs in Triton's interpreter instead.
+    """
+    variables = {
+        ENABLE: "1",
+        # Off-GPU the engine would round its cos/sin table to bf16.
+        "SGLANG_ROPE_CACHE_FP32": "1",
+    }
+    if page_size > 1:
+        variables["TRITON_INTERPRET"] = "1"
+    return variables
+
+
+def engine_arguments(model: str | Path, **overrides: Any) -> dict[str, Any]:
+    """Return keyword arguments for ``sglang.Engine`` that serve `model` on the CPU.
+
+    Parameters
+    ----------
+    model
+        Folder that holds ``config.json`` and the weights.
+    **overrides
+        Engine arguments that replace or extend the defaults.
+    """
+    defaults: dict[str, Any] = {
+        "model_path": str(model),
+        "device": "cpu",
+        "dtype": "bfloat16",
+        "attention_backend": "torch_native",
+        "sampling_backend": "pytorch",
+        "grammar_backend": "none",
+        "disable_cuda_graph": True,
+        "skip_tokenizer_init": True,
+        "max_total_tokens": 8192,
+        "log_level": "warning",
+    }
+    return {**defaults, **overrides}
+
+
+def _provide_rotary_import() -> None:
+    if "vllm" in sys.modules or importlib.util.find_spec("vllm") is not None:
+        return
+    package = types.ModuleType("vllm")
+    package.__path__ = []
+    package.__spec__ = importlib.machinery.ModuleSpec("vllm", None, is_package=True)
+    kernels = types.ModuleType("vllm._custom_ops")
+    kernels.__spec__ = importlib.machinery.ModuleSpec("vllm._custom_ops", None)
+    kernels.rotary_embedding = _no_rotary_kernel  # type: ignore[attr-defined]
+    package._custom_ops = kernels  # type: ignore[attr-defined]
+    sys.modules["vllm"] = package
+    sys.modules["vllm._custom_ops"] = kernels
+
+
+def _no_rotary_kernel(*_: Any, **__: Any) -> None:
+    raise RuntimeError("the CPU host has no fused rotary kernel; the model must use the torch form")
+
+
+def _keep_mla_absorbed() -> None:
+    # The fallback handler sends prefix-free batches to the decompressed form, whose head width
+    # torch_native would then read out of 576-wide rows.
+    from sglang.srt.models.deepseek_common.attention_backend_handler import (
+        AttentionBackendRegistry,
+    )
+    from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import (
+        AttnForwardMethod,
+    )
+
+    AttentionBackendRegistry.register("torch_native", lambda attn, batch: AttnForwardMethod.MLA)

@@ -5,14 +5,19 @@ Knows no token, no engine and no device: classes only. The Rust core raises thes
 
 __all__ = [
     "CudaError",
+    "DeltaOutOfRange",
     "DuplicateNode",
+    "EngineFailed",
     "HostMismatch",
     "InvalidParams",
+    "InvalidSlots",
+    "InvalidTensor",
     "InvalidTokens",
     "InvalidTrace",
     "IrminsulError",
     "MissingExtra",
     "NativeUnavailable",
+    "OverlappingSlots",
     "RegistryFull",
     "UnknownNode",
     "Unsupported",
@@ -29,6 +34,22 @@ class InvalidTokens(IrminsulError, ValueError):
 
 class InvalidParams(IrminsulError, ValueError):
     """A parameter lies outside its allowed range; the message names it, its value and the range."""
+
+
+class DeltaOutOfRange(InvalidParams):
+    """A row would have to move further than the model's table of positions reaches."""
+
+
+class InvalidTensor(IrminsulError, ValueError):
+    """A tensor has the wrong shape, dtype, stride or device; the message says which."""
+
+
+class InvalidSlots(IrminsulError, ValueError):
+    """A slot number lies outside the KV buffers."""
+
+
+class OverlappingSlots(InvalidSlots):
+    """A slot would be read and written, or written twice, in one call."""
 
 
 class InvalidTrace(IrminsulError, ValueError):
@@ -65,6 +86,10 @@ class CudaError(IrminsulError, RuntimeError):
 
 class HostMismatch(IrminsulError, RuntimeError):
     """The serving engine is not one that this version of irminsul can work with."""
+
+
+class EngineFailed(IrminsulError, RuntimeError):
+    """A serving engine that irminsul started has failed; the message carries the end of its log."""
 
 
 class Unsupported(IrminsulError, RuntimeError):

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,7 @@ def read_calls(source: str | os.PathLike[str]) -> TraceReader:
     return TraceReader(os.fspath(source))
 
 
-def _lines(source: str) -> Iterator[bytes]:
+def _lines(source: str) -> Generator[bytes, None, None]:
     try:
         with contextlib.ExitStack() as stack:
             if source == "-":

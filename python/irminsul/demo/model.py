@@ -9,6 +9,7 @@ default-initialised weights would hide errors: keys of magnitude 1e-6 make every
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ class TinyModel:
 
         def linear(rows: int, columns: int, variance: float) -> torch.Tensor:
             drawn = torch.randn(rows, columns, generator=generator)
-            return (drawn * variance**0.5).to(torch.bfloat16)
+            return (drawn * math.sqrt(variance)).to(torch.bfloat16)
 
         yield "model.embed_tokens.weight", linear(self.vocab_size, self.hidden_size, 1.0)
         for layer in range(self.layers):

@@ -1,5 +1,29 @@
-"""Position-independent KV cache for Multi-Head Latent Attention models."""
+"""Position-independent KV cache for Multi-Head Latent Attention models.
+
+Knows nothing of torch or of any engine; those parts are imported by name.
+"""
 
 from irminsul._core import __version__
+from irminsul.chunking import Chunk, ChunkParams, Chunks, chunk
+from irminsul.errors import IrminsulError
+from irminsul.planning import Compute, Piece, Policy, Reuse, ReusePlan
+from irminsul.registry import Namespace, Registry, default_registry, lookup, record
 
-__all__ = ["__version__"]
+__all__ = [
+    "Chunk",
+    "ChunkParams",
+    "Chunks",
+    "Compute",
+    "IrminsulError",
+    "Namespace",
+    "Piece",
+    "Policy",
+    "Registry",
+    "Reuse",
+    "ReusePlan",
+    "__version__",
+    "chunk",
+    "default_registry",
+    "lookup",
+    "record",
+]

@@ -1,10 +1,35 @@
 //! Python objects -> the irminsul crate and back. The only crate that knows PyO3; no algorithm lives here.
 
+mod chunk;
+mod chunk_params;
+mod chunks;
+mod compute;
+mod failure;
+mod namespace;
+mod numbers;
+mod piece;
+mod policy;
+mod registry;
+mod reuse;
+mod reuse_plan;
+mod tokens;
+
 use pyo3::prelude::*;
 
 /// The module `irminsul._core`.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<chunk_params::ChunkParams>()?;
+    module.add_class::<chunk::Chunk>()?;
+    module.add_class::<chunks::Chunks>()?;
+    module.add_class::<namespace::Namespace>()?;
+    module.add_class::<policy::Policy>()?;
+    module.add_class::<registry::Registry>()?;
+    module.add_class::<reuse_plan::ReusePlan>()?;
+    module.add_class::<reuse::Reuse>()?;
+    module.add_class::<compute::Compute>()?;
+    module.add_class::<piece::Piece>()?;
+    module.add_function(wrap_pyfunction!(chunks::chunk, module)?)?;
     Ok(())
 }

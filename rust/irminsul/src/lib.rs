@@ -1,3 +1,23 @@
 //! Token ids -> content-defined chunks -> fingerprints -> donors -> reuse plan.
 //!
 //! This crate is pure: it knows neither Python, nor torch, nor an engine, and does no I/O.
+
+mod chunk;
+mod error;
+mod fingerprint;
+pub mod gear;
+mod matching;
+mod namespace;
+mod params;
+mod plan;
+mod policy;
+mod registry;
+
+pub use chunk::{Chunk, Chunks, Cut, Cutter, chunk};
+pub use error::{Error, Result};
+pub use fingerprint::fingerprint;
+pub use namespace::Namespace;
+pub use params::ChunkParams;
+pub use plan::{Compute, Piece, Reuse, ReusePlan, Segment};
+pub use policy::Policy;
+pub use registry::{Entry, Registry, Stats};

@@ -1,0 +1,43 @@
+//! `irminsul.Chunk`: one chunk.
+//!
+//! Knows nothing of how it was cut.
+
+use pyo3::prelude::*;
+
+/// Tokens [start, end) and their fingerprint.
+#[pyclass(frozen, eq, hash, get_all, module = "irminsul", name = "Chunk")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Chunk {
+    start: usize,
+    end: usize,
+    fingerprint: u64,
+}
+
+impl From<irminsul::Chunk> for Chunk {
+    fn from(chunk: irminsul::Chunk) -> Self {
+        Self {
+            start: chunk.start,
+            end: chunk.end,
+            fingerprint: chunk.fingerprint,
+        }
+    }
+}
+
+#[pymethods]
+impl Chunk {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str, &'static str) {
+        ("start", "end", "fingerprint")
+    }
+
+    fn __len__(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Chunk(start={}, end={}, fingerprint={:#018x})",
+            self.start, self.end, self.fingerprint
+        )
+    }
+}

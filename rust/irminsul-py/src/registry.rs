@@ -1,0 +1,180 @@
+//! `irminsul.Registry`: recorded tokens, found again at any position.
+//!
+//! Knows nothing of matching; it converts arguments and releases the interpreter lock for long work.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use irminsul::Entry;
+
+use crate::chunk_params::ChunkParams;
+use crate::failure::Failure;
+use crate::namespace::Namespace;
+use crate::numbers::{unsigned, unsigned_or};
+use crate::policy::Policy;
+use crate::reuse_plan::ReusePlan;
+use crate::tokens::{detached, token_ids};
+
+const NODE: &str = "node ids in [0, 2**64)";
+const SIZE: &str = "0 to 2**64 - 1";
+
+/// Donors of KV rows, in a forest that mirrors the engine's tree.
+#[pyclass(frozen, module = "irminsul", name = "Registry")]
+#[derive(Debug)]
+pub(crate) struct Registry(irminsul::Registry);
+
+#[pymethods]
+impl Registry {
+    #[new]
+    #[pyo3(
+        signature = (capacity_tokens, params=None, policy=None, *, _fingerprint_bits=64),
+        text_signature = "(capacity_tokens, params=None, policy=None, *, _fingerprint_bits=64)"
+    )]
+    #[allow(clippy::used_underscore_binding)] // Private to the tests, so named like it.
+    fn new(
+        capacity_tokens: &Bound<'_, PyAny>,
+        params: Option<PyRef<'_, ChunkParams>>,
+        policy: Option<PyRef<'_, Policy>>,
+        _fingerprint_bits: u32,
+    ) -> Result<Self, Failure> {
+        let capacity = unsigned("capacity_tokens", capacity_tokens, "1 to 2**40")?;
+        let params = params.map_or_else(irminsul::ChunkParams::default, |params| params.0);
+        let policy = policy.map_or_else(irminsul::Policy::default, |policy| policy.0);
+        let registry =
+            irminsul::Registry::with_fingerprint_bits(capacity, params, policy, _fingerprint_bits)?;
+        Ok(Self(registry))
+    }
+
+    #[getter]
+    fn params(&self) -> ChunkParams {
+        ChunkParams(*self.0.params())
+    }
+
+    #[getter]
+    fn policy(&self) -> Policy {
+        Policy(*self.0.policy())
+    }
+
+    #[pyo3(
+        signature = (node, parent, tokens, *, namespace, base_position=None, hops=None, depth=None),
+        text_signature = "($self, node, parent, tokens, *, namespace, base_position=0, hops=0, depth=0)"
+    )]
+    #[allow(clippy::too_many_arguments)] // One for each keyword of the Python signature.
+    fn add(
+        &self,
+        node: &Bound<'_, PyAny>,
+        parent: Option<&Bound<'_, PyAny>>,
+        tokens: &Bound<'_, PyAny>,
+        namespace: &Bound<'_, Namespace>,
+        base_position: Option<&Bound<'_, PyAny>>,
+        hops: Option<&Bound<'_, PyAny>>,
+        depth: Option<&Bound<'_, PyAny>>,
+    ) -> Result<(), Failure> {
+        let ids = token_ids(tokens)?;
+        let namespace = &namespace.get().core;
+        let entry = Entry {
+            parent: parent
+                .map(|parent| unsigned("parent", parent, NODE))
+                .transpose()?,
+            base_position: base_position.map_or(Ok(0), |position| {
+                unsigned("base_position", position, "0 to 2**62")
+            })?,
+            hops: unsigned_or("hops", hops, 0)?,
+            depth: unsigned_or("depth", depth, 0)?,
+            ..Entry::root(unsigned("node", node, NODE)?, &ids, namespace)
+        };
+        Ok(detached(tokens.py(), ids.len(), || self.0.add(&entry))?)
+    }
+
+    #[pyo3(
+        signature = (tokens, location, *, namespace, base_position=None),
+        text_signature = "($self, tokens, location, *, namespace, base_position=0)"
+    )]
+    fn record(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        location: &Bound<'_, PyAny>,
+        namespace: &Bound<'_, Namespace>,
+        base_position: Option<&Bound<'_, PyAny>>,
+    ) -> Result<(), Failure> {
+        self.add(location, None, tokens, namespace, base_position, None, None)
+    }
+
+    fn split(
+        &self,
+        node: &Bound<'_, PyAny>,
+        at: &Bound<'_, PyAny>,
+        new_node: &Bound<'_, PyAny>,
+    ) -> Result<(), Failure> {
+        let at = unsigned("at", at, "at least 1 and less than the node's length")?;
+        let (node, new_node) = (
+            unsigned("node", node, NODE)?,
+            unsigned("new_node", new_node, NODE)?,
+        );
+        Ok(self.0.split(node, at, new_node)?)
+    }
+
+    fn remove(&self, node: &Bound<'_, PyAny>) -> Result<(), Failure> {
+        Ok(self.0.remove(unsigned("node", node, NODE)?)?)
+    }
+
+    fn discard(&self, node: &Bound<'_, PyAny>) -> Result<bool, Failure> {
+        Ok(self.0.discard(unsigned("node", node, NODE)?))
+    }
+
+    fn __contains__(&self, node: &Bound<'_, PyAny>) -> bool {
+        node.extract().is_ok_and(|node| self.0.contains(node))
+    }
+
+    fn forget(&self, py: Python<'_>, namespace: &Bound<'_, Namespace>) -> usize {
+        let namespace = &namespace.get().core;
+        py.detach(|| self.0.forget(namespace))
+    }
+
+    fn clear(&self, py: Python<'_>) {
+        py.detach(|| self.0.clear());
+    }
+
+    #[pyo3(
+        signature = (tokens, *, namespace, prefix_len=None),
+        text_signature = "($self, tokens, *, namespace, prefix_len=0)"
+    )]
+    fn lookup(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        namespace: &Bound<'_, Namespace>,
+        prefix_len: Option<&Bound<'_, PyAny>>,
+    ) -> Result<ReusePlan, Failure> {
+        let ids = token_ids(tokens)?;
+        let prefix_len = prefix_len.map_or(Ok(0), |len| unsigned("prefix_len", len, SIZE))?;
+        let namespace = &namespace.get().core;
+        let work = || self.0.lookup(&ids, namespace, prefix_len);
+        Ok(ReusePlan::new(detached(tokens.py(), ids.len(), work)?))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.0.stats();
+        let counts = PyDict::new(py);
+        counts.set_item("nodes", stats.nodes)?;
+        counts.set_item("runs", stats.runs)?;
+        counts.set_item("tokens", stats.tokens)?;
+        counts.set_item("resident_tokens", stats.resident_tokens)?;
+        counts.set_item("capacity_tokens", stats.capacity_tokens)?;
+        counts.set_item("fingerprints", stats.fingerprints)?;
+        counts.set_item("donors", stats.donors)?;
+        counts.set_item("namespaces", stats.namespaces)?;
+        counts.set_item("evicted_nodes", stats.evicted_nodes)?;
+        counts.set_item("lookups", stats.lookups)?;
+        counts.set_item("reused_tokens", stats.reused_tokens)?;
+        counts.set_item("computed_tokens", stats.computed_tokens)?;
+        Ok(counts)
+    }
+
+    fn __repr__(&self) -> String {
+        let stats = self.0.stats();
+        format!(
+            "Registry({} nodes, {} of {} tokens)",
+            stats.nodes, stats.tokens, stats.capacity_tokens
+        )
+    }
+}

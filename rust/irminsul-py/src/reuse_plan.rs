@@ -1,0 +1,82 @@
+//! `irminsul.ReusePlan`: what to do for each prompt position.
+//!
+//! Knows nothing of the engine; it hands the core's segments over as Python objects.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::compute::Compute;
+use crate::reuse::Reuse;
+
+/// Segments that tile the prompt behind its exact prefix.
+#[pyclass(frozen, module = "irminsul", name = "ReusePlan")]
+#[derive(Debug)]
+pub(crate) struct ReusePlan(Mutex<irminsul::ReusePlan>);
+
+impl ReusePlan {
+    pub(crate) fn new(core: irminsul::ReusePlan) -> Self {
+        Self(Mutex::new(core))
+    }
+
+    // Never held while Python code may run: that could come back here and wait for itself.
+    fn core(&self) -> MutexGuard<'_, irminsul::ReusePlan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl ReusePlan {
+    #[getter]
+    fn segments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let segments = self.core().segments().to_vec();
+        let mut objects = Vec::with_capacity(segments.len());
+        for segment in &segments {
+            objects.push(match segment {
+                irminsul::Segment::Reuse(reuse) => Bound::new(py, Reuse::from(reuse))?.into_any(),
+                irminsul::Segment::Compute(compute) => {
+                    Bound::new(py, Compute::from(compute))?.into_any()
+                }
+            });
+        }
+        PyTuple::new(py, objects)
+    }
+
+    #[getter]
+    fn reused_tokens(&self) -> usize {
+        self.core().reused_tokens()
+    }
+
+    #[getter]
+    fn computed_tokens(&self) -> usize {
+        self.core().computed_tokens()
+    }
+
+    fn revalidate(&self) -> bool {
+        self.core().revalidate()
+    }
+
+    fn release(&self) {
+        self.core().release();
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.release();
+    }
+
+    fn __repr__(&self) -> String {
+        let plan = self.core();
+        format!(
+            "ReusePlan({} segments, {} tokens reused, {} computed)",
+            plan.segments().len(),
+            plan.reused_tokens(),
+            plan.computed_tokens()
+        )
+    }
+}

@@ -1,0 +1,142 @@
+//! Lists, buffers and CPU tensors of token ids -> a vector of u32.
+//!
+//! Knows nothing of what the ids are used for. It always copies: other threads may write to a foreign buffer while the
+//! interpreter lock is released.
+
+use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
+
+use crate::failure::Failure;
+
+/// Above this many tokens a call releases the interpreter lock; below, handing the lock over costs more than it frees.
+pub(crate) const DETACH_TOKENS: usize = 8192;
+
+/// Runs `work`, without the interpreter lock when there are many tokens.
+pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl Send + FnOnce() -> T) -> T {
+    if len > DETACH_TOKENS {
+        py.detach(work)
+    } else {
+        work()
+    }
+}
+
+/// Copies the ids out of any supported object; strided buffers are read element by element.
+pub(crate) fn token_ids(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
+    if let Ok(list) = object.cast::<PyList>() {
+        return from_items(list.len(), list.iter());
+    }
+    if let Ok(tuple) = object.cast::<PyTuple>() {
+        return from_items(tuple.len(), tuple.iter());
+    }
+    if let Ok(range) = object.cast::<PyRange>() {
+        let items = range.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        return from_items(items.len(), items.into_iter());
+    }
+    if let Ok(buffer) = PyUntypedBuffer::get(object) {
+        return from_buffer(object.py(), &buffer);
+    }
+    if object.hasattr("__dlpack__")? {
+        return from_dlpack(object);
+    }
+    Err(Failure::NotTokens {
+        type_name: type_name(object),
+    })
+}
+
+fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object
+        .get_type()
+        .name()
+        .map_or_else(|_| "?".to_owned(), |name| name.to_string())
+}
+
+fn from_items<'py>(
+    len: usize,
+    items: impl Iterator<Item = Bound<'py, PyAny>>,
+) -> Result<Vec<u32>, Failure> {
+    let mut tokens = Vec::with_capacity(len);
+    for (index, item) in items.enumerate() {
+        tokens.push(token_id(index, &item)?);
+    }
+    Ok(tokens)
+}
+
+fn token_id(index: usize, item: &Bound<'_, PyAny>) -> Result<u32, Failure> {
+    if item.is_instance_of::<PyBool>() {
+        return Err(Failure::NotAnInteger {
+            index,
+            type_name: type_name(item),
+        });
+    }
+    if let Ok(token) = item.extract::<u32>() {
+        return Ok(token);
+    }
+    // The failed conversion says too little: tell a wrong type from a wrong value.
+    if item.hasattr("__index__")? {
+        return Err(Failure::OutOfRange {
+            index,
+            value: item.to_string(),
+        });
+    }
+    Err(Failure::NotAnInteger {
+        index,
+        type_name: type_name(item),
+    })
+}
+
+fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
+    let py = object.py();
+    let array = PyModule::import(py, "numpy")?.call_method1("from_dlpack", (object,));
+    let unreadable = |reason: PyErr| Failure::Unreadable {
+        type_name: type_name(object),
+        reason: reason.value(py).to_string(),
+    };
+    let buffer = array
+        .and_then(|array| PyUntypedBuffer::get(&array))
+        .map_err(unreadable)?;
+    from_buffer(py, &buffer)
+}
+
+fn from_buffer(py: Python<'_>, buffer: &PyUntypedBuffer) -> Result<Vec<u32>, Failure> {
+    let ndim = buffer.dimensions();
+    if ndim != 1 {
+        return Err(Failure::Dimensions { ndim });
+    }
+    if let Ok(buffer) = buffer.as_typed::<u32>() {
+        return Ok(buffer.to_vec(py)?);
+    }
+    if let Ok(buffer) = buffer.as_typed::<i64>() {
+        return narrow(py, buffer);
+    }
+    if let Ok(buffer) = buffer.as_typed::<i32>() {
+        return narrow(py, buffer);
+    }
+    if let Ok(buffer) = buffer.as_typed::<u64>() {
+        return narrow(py, buffer);
+    }
+    if let Ok(buffer) = buffer.as_typed::<u16>() {
+        return narrow(py, buffer);
+    }
+    if let Ok(buffer) = buffer.as_typed::<i16>() {
+        return narrow(py, buffer);
+    }
+    Err(Failure::Format {
+        format: buffer.format().to_owned(),
+    })
+}
+
+fn narrow<T>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Vec<u32>, Failure>
+where
+    T: Element + Copy + TryInto<u32> + ToString,
+{
+    let mut tokens = Vec::with_capacity(buffer.item_count());
+    for (index, value) in buffer.to_vec(py)?.into_iter().enumerate() {
+        let id = value.try_into();
+        tokens.push(id.map_err(|_| Failure::OutOfRange {
+            index,
+            value: value.to_string(),
+        })?);
+    }
+    Ok(tokens)
+}

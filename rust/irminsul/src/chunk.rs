@@ -1,0 +1,180 @@
+//! Tokens -> chunk bounds and fingerprints.
+//!
+//! Knows nothing of donors or namespaces. This is the scalar reference that every faster path must equal.
+
+use std::ops::Range;
+
+use crate::fingerprint::fingerprint;
+use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
+use crate::params::ChunkParams;
+
+/// Why a chunk ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The rolling hash fell below the threshold, or the chunk reached its largest size.
+    Content,
+    /// The rolling hash fell below the marker threshold, which cuts below the smallest size too.
+    Marker,
+}
+
+/// The rolling state: feed tokens in order, learn after each whether a chunk ends there.
+#[derive(Debug, Clone)]
+pub struct Cutter {
+    min: usize,
+    max: usize,
+    threshold: u64,
+    secret: u32,
+    hash: u64,
+    since_cut: usize,
+    since_marker: usize,
+}
+
+impl Cutter {
+    /// A cutter at the start of a sequence.
+    pub fn new(params: &ChunkParams) -> Self {
+        Self {
+            min: params.min() as usize,
+            max: params.max() as usize,
+            threshold: params.threshold(),
+            secret: params.secret(),
+            hash: 0,
+            since_cut: 0,
+            since_marker: 0,
+        }
+    }
+
+    /// A cutter in the middle of a sequence: `window` holds the tokens before it (at least 64 where there are as
+    /// many), and the two distances count tokens since the last cut and since the last marker cut or the start.
+    pub fn resume(
+        params: &ChunkParams,
+        window: &[u32],
+        since_cut: usize,
+        since_marker: usize,
+    ) -> Self {
+        let mut cutter = Self {
+            since_cut,
+            since_marker,
+            ..Self::new(params)
+        };
+        let tail = &window[window.len().saturating_sub(WINDOW)..];
+        cutter.hash = tail
+            .iter()
+            .fold(0, |hash, &token| roll(hash, token ^ cutter.secret));
+        cutter
+    }
+
+    /// Takes one token; says whether a chunk ends after it.
+    ///
+    /// A marker's window may not reach back over the previous marker cut. Markers are 64 tokens long, so this
+    /// costs none of them, and it bounds the damage of the one id whose gear value is zero: a long run of it
+    /// keeps the hash at zero and would otherwise be cut after every token.
+    #[inline]
+    pub fn push(&mut self, token: u32) -> Option<Cut> {
+        self.hash = roll(self.hash, token ^ self.secret);
+        self.since_cut += 1;
+        self.since_marker += 1;
+        if self.hash < MARKER_THRESHOLD && self.since_marker >= WINDOW {
+            self.since_cut = 0;
+            self.since_marker = 0;
+            return Some(Cut::Marker);
+        }
+        let content = self.hash < self.threshold && self.since_cut >= self.min;
+        if content || self.since_cut >= self.max {
+            self.since_cut = 0;
+            return Some(Cut::Content);
+        }
+        None
+    }
+}
+
+/// One chunk: the tokens `[start, end)` and their fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Chunk {
+    /// First token.
+    pub start: usize,
+    /// One past the last token.
+    pub end: usize,
+    /// xxHash64 of the chunk's tokens.
+    pub fingerprint: u64,
+}
+
+/// The chunks of one token sequence; they tile it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunks {
+    bounds: Vec<usize>,
+    fingerprints: Vec<u64>,
+}
+
+impl Chunks {
+    /// Chunk bounds: one more than there are chunks, from 0 to the number of tokens.
+    pub fn bounds(&self) -> &[usize] {
+        &self.bounds
+    }
+
+    /// One fingerprint per chunk.
+    pub fn fingerprints(&self) -> &[u64] {
+        &self.fingerprints
+    }
+
+    /// Number of chunks.
+    pub fn len(&self) -> usize {
+        self.fingerprints.len()
+    }
+
+    /// True when there were no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.fingerprints.is_empty()
+    }
+
+    /// The chunk at `index`, if there is one.
+    pub fn get(&self, index: usize) -> Option<Chunk> {
+        let fingerprint = *self.fingerprints.get(index)?;
+        Some(Chunk {
+            start: self.bounds[index],
+            end: self.bounds[index + 1],
+            fingerprint,
+        })
+    }
+
+    /// The chunks in order.
+    pub fn iter(&self) -> impl Iterator<Item = Chunk> + '_ {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    /// The token range of every chunk.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.iter().map(|chunk| chunk.start..chunk.end)
+    }
+}
+
+/// Cuts `tokens` into chunks and fingerprints each.
+///
+/// ```
+/// use irminsul::{ChunkParams, chunk};
+/// let tokens: Vec<u32> = (0..10_000_u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+/// let chunks = chunk(&tokens, &ChunkParams::default());
+/// assert_eq!(chunks.bounds().first(), Some(&0));
+/// assert_eq!(chunks.bounds().last(), Some(&10_000));
+/// ```
+pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
+    let mut cutter = Cutter::new(params);
+    let mut bounds = Vec::with_capacity(tokens.len() / params.avg() as usize + 2);
+    bounds.push(0);
+    bounds.extend(
+        tokens
+            .iter()
+            .enumerate()
+            .filter_map(|(at, &token)| cutter.push(token).map(|_| at + 1)),
+    );
+    if bounds.last() != Some(&tokens.len()) {
+        bounds.push(tokens.len());
+    }
+    let fingerprints = bounds
+        .windows(2)
+        .map(|w| fingerprint(&tokens[w[0]..w[1]]))
+        .collect();
+    Chunks {
+        bounds,
+        fingerprints,
+    }
+}

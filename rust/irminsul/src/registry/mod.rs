@@ -1,0 +1,317 @@
+//! Recorded token paths -> donors for later prompts, behind one lock.
+//!
+//! Knows nothing of engines or memory pools: a node is a number the host chose. This is the readable reference.
+
+mod anchors;
+mod forest;
+mod index;
+mod namespaces;
+mod queue;
+mod run;
+mod state;
+pub(crate) mod walk;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::chunk::chunk;
+use crate::error::{Error, Result, check};
+use crate::matching::{Prompt, find_spans};
+use crate::namespace::Namespace;
+use crate::params::ChunkParams;
+use crate::plan::ReusePlan;
+use crate::policy::Policy;
+
+pub(crate) use index::Donor;
+pub(crate) use run::{NodeKey, RunId};
+pub(crate) use state::State;
+
+/// Largest capacity in tokens.
+const MAX_CAPACITY: usize = 1 << 40;
+
+/// Tokens to record, with everything the host knows about them.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// The host's id of this node.
+    pub node: u64,
+    /// The host's id of the node that this one continues.
+    pub parent: Option<u64>,
+    /// Token ids of this node alone, without its ancestors'.
+    pub tokens: &'a [u32],
+    /// What may share these rows.
+    pub namespace: &'a Namespace,
+    /// Position at which the row of the first token was computed.
+    pub base_position: u64,
+    /// Rotations that the rows have been through.
+    pub hops: u32,
+    /// Approximation depth; 0 for rows computed over exact context.
+    pub depth: u32,
+}
+
+impl<'a> Entry<'a> {
+    /// A node without parent, at position 0, computed exactly.
+    pub fn root(node: u64, tokens: &'a [u32], namespace: &'a Namespace) -> Self {
+        Self {
+            node,
+            parent: None,
+            tokens,
+            namespace,
+            base_position: 0,
+            hops: 0,
+            depth: 0,
+        }
+    }
+}
+
+/// Counts of what a registry holds and has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Live nodes.
+    pub nodes: usize,
+    /// Insertions of which something lives.
+    pub runs: usize,
+    /// Tokens of live nodes.
+    pub tokens: usize,
+    /// Tokens held in memory; bounded by the capacity.
+    pub resident_tokens: usize,
+    /// The bound.
+    pub capacity_tokens: usize,
+    /// Fingerprints with a donor.
+    pub fingerprints: usize,
+    /// Donors.
+    pub donors: usize,
+    /// Namespaces with a live node.
+    pub namespaces: usize,
+    /// Nodes evicted for room so far.
+    pub evicted_nodes: u64,
+    /// Lookups so far.
+    pub lookups: u64,
+    /// Tokens that those lookups planned to reuse.
+    pub reused_tokens: u64,
+    /// Tokens that those lookups left to be computed.
+    pub computed_tokens: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RegistryConfig {
+    pub(crate) capacity_tokens: usize,
+    pub(crate) params: ChunkParams,
+    pub(crate) policy: Policy,
+    pub(crate) fingerprint_bits: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    config: RegistryConfig,
+    state: RwLock<State>,
+    lookups: AtomicU64,
+    reused_tokens: AtomicU64,
+    computed_tokens: AtomicU64,
+}
+
+impl Shared {
+    // A panic while the lock was held is a bug, but not a reason to take the host down with further panics.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.config.policy
+    }
+}
+
+/// Recorded tokens, found again at any position. Clones share their contents; every method may be called from any
+/// thread.
+///
+/// ```
+/// use irminsul::{Entry, Namespace, Policy, ChunkParams, Registry};
+/// let registry = Registry::new(1 << 20, ChunkParams::default(), Policy::default())?;
+/// let namespace = Namespace::default();
+/// let text: Vec<u32> = (0..2000_u32).map(|i| i.wrapping_mul(2_654_435_761) >> 15).collect();
+/// registry.add(&Entry::root(7, &text, &namespace))?;
+/// let prompt: Vec<u32> = (0..100).chain(text.iter().copied()).chain(0..100).collect();
+/// let plan = registry.lookup(&prompt, &namespace, 0)?;
+/// assert_eq!(plan.reused_tokens(), 2000 - 32);
+/// # Ok::<(), irminsul::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Registry {
+    shared: Arc<Shared>,
+}
+
+impl Registry {
+    /// An empty registry for up to `capacity_tokens` tokens.
+    ///
+    /// # Errors
+    /// `InvalidParams` for a capacity of 0 or above 2^40, or a policy that cannot be kept.
+    pub fn new(capacity_tokens: usize, params: ChunkParams, policy: Policy) -> Result<Self> {
+        Self::with_fingerprint_bits(capacity_tokens, params, policy, 64)
+    }
+
+    /// A registry that uses only the low bits of each fingerprint, for tests of collisions.
+    ///
+    /// # Errors
+    /// As [`Registry::new`], and `InvalidParams` for other than 0 to 64 bits.
+    #[doc(hidden)]
+    pub fn with_fingerprint_bits(
+        capacity_tokens: usize,
+        params: ChunkParams,
+        policy: Policy,
+        fingerprint_bits: u32,
+    ) -> Result<Self> {
+        let capacity_ok = (1..=MAX_CAPACITY).contains(&capacity_tokens);
+        check(
+            capacity_ok,
+            "capacity_tokens",
+            capacity_tokens as i128,
+            "1 to 2^40",
+        )?;
+        check(
+            fingerprint_bits <= 64,
+            "fingerprint_bits",
+            fingerprint_bits.into(),
+            "0 to 64",
+        )?;
+        policy.validate()?;
+        let config = RegistryConfig {
+            capacity_tokens,
+            params,
+            policy,
+            fingerprint_bits,
+        };
+        let shared = Shared {
+            config,
+            state: RwLock::new(State::new(config)),
+            lookups: AtomicU64::new(0),
+            reused_tokens: AtomicU64::new(0),
+            computed_tokens: AtomicU64::new(0),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Chunk sizes that everything in here was cut with.
+    pub fn params(&self) -> &ChunkParams {
+        &self.shared.config.params
+    }
+
+    /// Limits that every plan keeps.
+    pub fn policy(&self) -> &Policy {
+        self.shared.policy()
+    }
+
+    /// Records a node. Evicts least recently used leaves when the capacity is reached.
+    ///
+    /// # Errors
+    /// `DuplicateNode`, `UnknownNode` (the parent), `NamespaceMismatch`, `InvalidLength`, `InvalidParams`,
+    /// `RegistryFull`; nothing was recorded then.
+    pub fn add(&self, entry: &Entry<'_>) -> Result<()> {
+        self.shared.write().add(entry)
+    }
+
+    /// Makes the first `at` tokens of `node` a node `head` of their own, the parent of what remains. Donors and the
+    /// plans that use them stay valid.
+    ///
+    /// # Errors
+    /// `UnknownNode`, `DuplicateNode` (`head`), or `InvalidParams` when `at` is not inside the node.
+    pub fn split(&self, node: u64, at: usize, head: u64) -> Result<()> {
+        self.shared.write().split(node, at, head)
+    }
+
+    /// Removes a node at once, also when a plan pins it; such a plan learns of it by revalidation. Children live on.
+    ///
+    /// # Errors
+    /// `UnknownNode`.
+    pub fn remove(&self, node: u64) -> Result<()> {
+        if self.discard(node) {
+            Ok(())
+        } else {
+            Err(Error::UnknownNode { node })
+        }
+    }
+
+    /// Removes a node if it is live; says whether it was.
+    pub fn discard(&self, node: u64) -> bool {
+        self.shared.write().discard(node)
+    }
+
+    /// Whether a live node has this id.
+    pub fn contains(&self, node: u64) -> bool {
+        self.shared.read().forest.key(node).is_some()
+    }
+
+    /// Removes every node of a namespace; returns how many there were.
+    pub fn forget(&self, namespace: &Namespace) -> usize {
+        self.shared.write().forget(namespace)
+    }
+
+    /// Removes everything.
+    pub fn clear(&self) {
+        self.shared.write().clear();
+    }
+
+    /// Plans the reuse of recorded rows for the prompt positions from `prefix_len` on.
+    ///
+    /// # Errors
+    /// `InvalidParams` when the prefix is longer than the prompt.
+    pub fn lookup(
+        &self,
+        tokens: &[u32],
+        namespace: &Namespace,
+        prefix_len: usize,
+    ) -> Result<ReusePlan> {
+        let len = prefix_len as i128;
+        check(
+            prefix_len <= tokens.len(),
+            "prefix_len",
+            len,
+            "at most the prompt's length",
+        )?;
+        let chunks = chunk(&tokens[prefix_len..], self.params());
+        let state = self.shared.read();
+        let spans = match state.namespaces.id(namespace) {
+            Some(namespace) => {
+                let prompt = Prompt {
+                    tokens,
+                    namespace,
+                    prefix_len,
+                };
+                find_spans(&state, self.policy(), &prompt, &chunks)
+            }
+            None => Vec::new(),
+        };
+        let plan = ReusePlan::new(&self.shared, &state, spans, prefix_len, tokens.len());
+        drop(state);
+        let add = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
+        add(&self.shared.lookups, 1);
+        add(&self.shared.reused_tokens, plan.reused_tokens());
+        add(&self.shared.computed_tokens, plan.computed_tokens());
+        Ok(plan)
+    }
+
+    /// Counts of what is held and was done; a snapshot.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared.read();
+        let (nodes, runs, tokens, resident_tokens) = state.forest.counts();
+        let (donors, fingerprints) = state.index.counts();
+        Stats {
+            nodes,
+            runs,
+            tokens,
+            resident_tokens,
+            capacity_tokens: self.shared.config.capacity_tokens,
+            fingerprints,
+            donors,
+            namespaces: state.namespaces.len(),
+            evicted_nodes: state.evicted,
+            lookups: self.shared.lookups.load(Ordering::Relaxed),
+            reused_tokens: self.shared.reused_tokens.load(Ordering::Relaxed),
+            computed_tokens: self.shared.computed_tokens.load(Ordering::Relaxed),
+        }
+    }
+}

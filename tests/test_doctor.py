@@ -1,6 +1,7 @@
 """`irminsul doctor` on installations that lack things, or have wrong ones."""
 
 import importlib.metadata
+import importlib.util
 import json
 import subprocess
 import sys
@@ -28,7 +29,9 @@ def versions(monkeypatch):
 def sglang_rows(monkeypatch):
     """Pretend that SGLang is importable and has these attributes."""
     rows = []
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    real = importlib.util.find_spec
+    found = {"sglang": object()}
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda n: found.get(n) or real(n))
     monkeypatch.setattr(doctor.compat, "rows", lambda: rows)
     return rows
 

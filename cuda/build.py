@@ -1,0 +1,294 @@
+"""CUDA sources under cuda/src -> one shared library with a C ABI, and what its kernels cost.
+
+Knows compilers and flags; must not know torch, Python's C API or what a kernel computes. Every
+``.cu`` below ``src`` is compiled on its own and linked, so a new kernel folder needs no edit here.
+
+    python cuda/build.py                 # into python/irminsul/_native/cu13/
+    python cuda/build.py --resources     # also print registers, shared memory and spills
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+REPOSITORY = ROOT.parent
+LIBRARY = REPOSITORY / "python/irminsul/_native/cu13/libirminsul_cuda.so"
+OBJECTS = REPOSITORY / "build/cuda"
+
+# One minor version for all of them: mixed minors compile and then break.
+TOOLCHAIN = (
+    "nvidia-cuda-nvcc==13.0.*",
+    "nvidia-nvvm==13.0.*",
+    "nvidia-cuda-crt==13.0.*",
+    "nvidia-cuda-runtime==13.0.*",
+    "nvidia-cuda-cccl==13.0.*",
+    "nvidia-cutlass==4.2.0.0",
+)
+"""Wheels that hold everything this build needs besides a C++ compiler."""
+
+COMPILE_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-lineinfo",
+    "--expt-relaxed-constexpr",
+    "--ptxas-options=-v,--warn-on-spills,--warn-on-local-memory-usage",
+    "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra",
+    "-Werror=all-warnings",
+)
+# Only irm_* leaves the library, whatever a header of CUTLASS or of the runtime marks as visible.
+EXPORTS = "{ global: irm_*; local: *; };\n"
+
+
+class BuildError(Exception):
+    """The library cannot be built here; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Where nvcc, its libraries and CUTLASS's headers are."""
+
+    nvcc: Path
+    libraries: Path
+    cutlass: Path | None
+
+    def version(self) -> str:
+        """Return CUDA's version, as "13.0"."""
+        text = subprocess.run(
+            [self.nvcc, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        found = re.search(r"release (\d+\.\d+)", text)
+        return found.group(1) if found else "unknown"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler says about one kernel."""
+
+    source: str
+    kernel: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+def find_toolchain(nvcc: Path | None = None) -> Toolchain | None:
+    """Return the first toolchain: the one asked for, this Python's wheels, CUDA_HOME, the PATH."""
+    wheels = Path(sysconfig.get_paths()["purelib"])
+    home = os.environ.get("CUDA_HOME")
+    candidates = [
+        nvcc,
+        wheels / "nvidia/cu13/bin/nvcc",
+        Path(home) / "bin/nvcc" if home else None,
+        Path(found) if (found := shutil.which("nvcc")) else None,
+    ]
+    for candidate in candidates:
+        if candidate is not None and candidate.is_file():
+            return _toolchain_of(candidate.resolve())
+    return None
+
+
+def _toolchain_of(nvcc: Path) -> Toolchain:
+    home = nvcc.parent.parent
+    folders = [home / "lib64", home / "lib", home / "targets/x86_64-linux/lib"]
+    libraries = [folder for folder in folders if (folder / "libcudart_static.a").is_file()]
+    if not libraries:
+        raise BuildError(f"{nvcc}: no libcudart_static.a beside it; install nvidia-cuda-runtime")
+    around = [*nvcc.parents, Path(sysconfig.get_paths()["purelib"])]
+    headers = [folder / "cutlass_library/source/include" for folder in around]
+    cutlass = os.environ.get("CUTLASS_HOME")
+    if cutlass:
+        headers.insert(0, Path(cutlass) / "include")
+    found = next((folder for folder in headers if (folder / "cute/tensor.hpp").is_file()), None)
+    return Toolchain(nvcc, libraries[0], found)
+
+
+def build(
+    toolchain: Toolchain,
+    out: Path = LIBRARY,
+    *,
+    defines: tuple[str, ...] = (),
+    jobs: int = 2,
+    allow_spills: bool = False,
+) -> list[Resources]:
+    """Compile what changed, link, and replace ``out`` in one step.
+
+    Raises
+    ------
+    BuildError
+        Wrong CUDA version, missing headers, a compiler error, or a kernel that spills registers or
+        uses local memory (unless ``allow_spills``).
+    """
+    if (version := toolchain.version()) != "13.0":
+        raise BuildError(
+            f"{toolchain.nvcc} is CUDA {version}; 13.0 is needed. It can be installed with: "
+            f"pip install {' '.join(TOOLCHAIN)}"
+        )
+    if toolchain.cutlass is None:
+        raise BuildError(
+            "CUTLASS headers not found: pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_HOME"
+        )
+    flags = [flag for flag in COMPILE_FLAGS if not (allow_spills and "Werror" in flag)]
+    flags += [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}"]
+    # Headers of others: their warnings are not ours to turn into errors.
+    flags += ["-isystem", str(toolchain.cutlass), *(f"-D{define}" for define in defines)]
+    sources = sorted((ROOT / "src").rglob("*.cu"))
+    with ThreadPoolExecutor(jobs) as pool:
+        compiled = list(pool.map(lambda source: _compile(toolchain, source, flags), sources))
+    resources = [kernel for _, kernels in compiled for kernel in kernels]
+    _check_resources(resources, allow_spills)
+    _link(toolchain, [item for item, _ in compiled], out)
+    return resources
+
+
+def _compile(toolchain: Toolchain, source: Path, flags: list[str]) -> tuple[Path, list[Resources]]:
+    """Compile one file unless its object is of the same sources, headers and flags."""
+    name = source.relative_to(ROOT / "src").with_suffix("")
+    key = _fingerprint(source, [toolchain.version(), *flags])
+    target = OBJECTS / f"{str(name).replace(os.sep, '-')}-{key}.o"
+    report = target.with_suffix(".ptxas")
+    if not (target.is_file() and report.is_file()):
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        for old in OBJECTS.glob(f"{str(name).replace(os.sep, '-')}-" + "?" * 16 + ".*"):
+            old.unlink()
+        partial = target.with_suffix(f".{os.getpid()}.o")
+        result = subprocess.run(
+            [toolchain.nvcc, *flags, "-c", "-o", partial, source], capture_output=True, text=True
+        )
+        if result.returncode != 0:
+            raise BuildError(f"{source}:\n{result.stdout}{result.stderr}")
+        report.write_text(result.stdout + result.stderr)
+        partial.replace(target)
+    return target, parse_resources(str(name), report.read_text())
+
+
+def _fingerprint(source: Path, settings: list[str]) -> str:
+    # A kernel folder may use its own headers and the common ones; only abi.cu sees them all.
+    folders = [ROOT / "include", ROOT / "src/common", source.parent]
+    headers = {
+        path
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.suffix in {".h", ".cuh", ".hpp"}
+    }
+    digest = hashlib.sha256("\0".join(settings).encode())
+    for path in [source, *sorted(headers)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def parse_resources(source: str, report: str) -> list[Resources]:
+    """Read what ``ptxas -v`` printed."""
+    kernels = []
+    for part in report.split("Compiling entry function '")[1:]:
+
+        def number(pattern: str, text: str = part) -> int:
+            found = re.search(pattern, text)
+            return int(found.group(1)) if found else 0
+
+        spilled = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
+        kernels.append(
+            Resources(
+                source=source,
+                kernel=_demangle(part.split("'", 1)[0]),
+                registers=number(r"Used (\d+) registers"),
+                shared_bytes=number(r"(\d+) bytes smem"),
+                stack_bytes=number(r"(\d+) bytes stack frame"),
+                spill_bytes=spilled,
+            )
+        )
+    return kernels
+
+
+def _demangle(symbol: str) -> str:
+    tool = shutil.which("c++filt")
+    if tool is None:
+        return symbol
+    name = subprocess.run([tool, symbol], capture_output=True, text=True, check=True).stdout.strip()
+    return re.sub(r"^void |\(.*\)$", "", name).replace("irminsul::", "")
+
+
+def _check_resources(resources: list[Resources], allow_spills: bool) -> None:
+    wasteful = [kernel for kernel in resources if kernel.spill_bytes or kernel.stack_bytes]
+    if wasteful and not allow_spills:
+        lines = [
+            f"  {kernel.kernel}: {kernel.stack_bytes} bytes of stack, "
+            f"{kernel.spill_bytes} bytes spilled"
+            for kernel in wasteful
+        ]
+        raise BuildError("kernels that use local memory:\n" + "\n".join(lines))
+
+
+def _link(toolchain: Toolchain, objects: list[Path], out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    exports = OBJECTS / "exports.map"
+    exports.write_text(EXPORTS)
+    partial = out.with_suffix(f".{os.getpid()}.so")
+    command = [toolchain.nvcc, "-shared", "-cudart=static", "-gencode=arch=compute_90a,code=sm_90a"]
+    command += [f"-L{toolchain.libraries}", f"-Xlinker=--version-script={exports}"]
+    command += ["-Xlinker=-soname=libirminsul_cuda.so,-z,now,-z,relro,--strip-all"]
+    result = subprocess.run([*command, "-o", partial, *objects], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise BuildError(f"linking {out}:\n{result.stdout}{result.stderr}")
+    # Another process may have the old file mapped; a rename leaves its copy alone.
+    partial.replace(out)
+
+
+def print_resources(resources: list[Resources]) -> None:
+    """Print one line a kernel."""
+    print(f"{'kernel':<60}{'registers':>10}{'smem':>8}{'stack':>7}{'spill':>7}")
+    for kernel in resources:
+        print(
+            f"{kernel.kernel:<60}{kernel.registers:>10}{kernel.shared_bytes:>8}"
+            f"{kernel.stack_bytes:>7}{kernel.spill_bytes:>7}"
+        )
+
+
+def main() -> int:
+    """Build from the command line; exit code 1 when there is no library at the end."""
+    parser = argparse.ArgumentParser(description="Build irminsul's CUDA library.")
+    parser.add_argument("--nvcc", type=Path, help="compiler to use instead of the first one found")
+    parser.add_argument("--out", type=Path, default=LIBRARY, help="library to write")
+    parser.add_argument("--define", action="append", default=[], help="NAME or NAME=VALUE")
+    parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
+    parser.add_argument("--resources", action="store_true", help="print what kernels use")
+    parser.add_argument("--json", type=Path, help="write what kernels use to this file")
+    parser.add_argument("--allow-spills", action="store_true", help="experiments only")
+    arguments = parser.parse_args()
+    try:
+        toolchain = find_toolchain(arguments.nvcc)
+        if toolchain is None:
+            raise BuildError(f"no nvcc found; pip install {' '.join(TOOLCHAIN)}")
+        resources = build(
+            toolchain,
+            arguments.out.resolve(),
+            defines=tuple(arguments.define),
+            jobs=arguments.jobs,
+            allow_spills=arguments.allow_spills,
+        )
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if arguments.resources:
+        print_resources(resources)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(item) for item in resources], indent=1))
+    print(f"{arguments.out} ({arguments.out.stat().st_size:,} bytes)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

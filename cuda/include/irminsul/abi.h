@@ -1,0 +1,120 @@
+/* Parameter structs and entry points of libirminsul_cuda.so, for any language that speaks C99.
+ * Knows no CUDA header, no C++ and no torch: addresses are integers, streams are void pointers.
+ *
+ * Rules that every entry keeps
+ * - One pointer to one parameter struct. Its first two fields are `size` (sizeof of the struct as
+ *   the caller knows it) and `version` (IRM_ABI_VERSION); a mismatch is IRM_ERROR_ABI, at once.
+ * - Returns an IrmStatus. Never exits, throws, prints, or allocates device memory. The text of the
+ *   last failure on the calling thread is irm_last_error().
+ * - Work is enqueued on `stream` and may be captured into a CUDA graph: no host synchronisation,
+ *   scratch memory comes from the caller and is free again when the stream has passed the call.
+ * - Runs on the calling thread's current device, which must own every pointer.
+ *
+ * To add an entry: a struct here (fixed-width fields, no padding surprises: widest fields first
+ * after the two leading ones), a value in IrmStruct, a declaration under "entries", a body in
+ * src/abi.cu that checks and forwards, a mirror in python/irminsul/native/abi.py. Kernels live in a
+ * folder of their own under src/; build.py compiles every .cu that it finds there.
+ * Any change to a struct or to the meaning of a field raises IRM_ABI_VERSION.
+ */
+#ifndef IRMINSUL_ABI_H
+#define IRMINSUL_ABI_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define IRM_API __attribute__((visibility("default")))
+#else
+#define IRM_API
+#endif
+
+#define IRM_ABI_VERSION 1u
+
+typedef enum IrmStatus {
+  IRM_OK = 0,
+  IRM_ERROR_ABI = 1,       /* caller and library were built from different versions of this file */
+  IRM_ERROR_ARGUMENT = 2,  /* a parameter is out of its range; the text names it */
+  IRM_ERROR_DEVICE = 3,    /* the current device is not one that the kernels were built for */
+  IRM_ERROR_WORKSPACE = 4, /* workspace_bytes is too small */
+  IRM_ERROR_CUDA = 5       /* a CUDA call failed; the text is the runtime's own */
+} IrmStatus;
+
+/* Names of the structs below, for irm_struct_size. */
+typedef enum IrmStruct {
+  IRM_STRUCT_RELOCATE_PARAMS = 0,
+  IRM_STRUCT_RELOCATE_REPORT = 1
+} IrmStruct;
+
+/* --- relocate_rows ------------------------------------------------------------------------- */
+
+typedef enum IrmRowFormat {
+  IRM_ROW_BF16 = 0, /* 576 bf16: 512 of c_KV, 64 of k_r */
+  IRM_ROW_E4M3 = 1  /* 576 e4m3, unscaled: the same */
+} IrmRowFormat;
+
+typedef enum IrmRelocateFault {
+  IRM_FAULT_NONE = 0,
+  IRM_FAULT_SOURCE_SLOT = 1, /* source_slots[row] is outside [0, num_slots) */
+  IRM_FAULT_TARGET_SLOT = 2, /* target_slots[row] is */
+  IRM_FAULT_DELTA = 3,       /* |deltas[row]| is not below num_positions */
+  IRM_FAULT_OVERLAP = 4,     /* a slot is both a source and a target */
+  IRM_FAULT_TWICE = 5        /* a slot is the target of two rows */
+} IrmRelocateFault;
+
+/* What was wrong with the values of a call: known only when the device has read them, so it is
+ * written by the device, into memory that the host can read without asking the device (pinned).
+ * `code` is written last. A call without a fault does not touch it. */
+typedef struct IrmRelocateReport {
+  int64_t row;   /* index into the call's slots and deltas */
+  int64_t value; /* the slot or the delta that is wrong */
+  int32_t code;  /* IrmRelocateFault */
+  int32_t reserved;
+} IrmRelocateReport;
+
+/* For every layer and row: target row = source row, its k_r turned by the row's delta.
+ * Values that break a rule write nothing, in any layer, and fill in `report`. */
+typedef struct IrmRelocateParams {
+  uint32_t size;
+  uint32_t version;
+  const uint64_t *layer_addresses; /* host [num_layers]: device address of slot 0 */
+  const int64_t *layer_strides;    /* host [num_layers]: bytes from one slot to the next */
+  const int64_t *source_slots;     /* device [num_rows] */
+  const int64_t *target_slots;     /* device [num_rows]; distinct, and none is a source */
+  const void *deltas;              /* device [num_rows], int32 or int64: target - source position */
+  const float *cos_sin;            /* device [num_positions, 64]: cos(32) | sin(32), 16-byte aligned */
+  int64_t num_rows;                /* 0 .. 2**31 - 1 */
+  int64_t num_slots;               /* slots of every layer, below 2**32 */
+  int64_t num_positions;
+  void *workspace;                 /* device, 16-byte aligned, any content */
+  uint64_t workspace_bytes;        /* at least irm_relocate_workspace_bytes(num_slots) */
+  IrmRelocateReport *report;       /* pinned host or device memory */
+  void *stream;                    /* cudaStream_t */
+  int32_t num_layers;              /* at least 1 */
+  int32_t row_format;              /* IrmRowFormat */
+  int32_t interleaved;             /* 1: pairs (2i, 2i + 1); 0: pairs (i, i + 32) */
+  int32_t delta_bytes;             /* 4 or 8 */
+} IrmRelocateParams;
+
+/* --- entries ------------------------------------------------------------------------------- */
+
+IRM_API uint32_t irm_abi_version(void);
+/* sizeof a struct as the library was built with it; 0 for an unknown name. */
+IRM_API uint32_t irm_struct_size(int32_t which);
+/* "CUDA 13.0, sm_90a": what the library was built with. */
+IRM_API const char *irm_build_info(void);
+/* Text of the last failure on this thread; empty when there was none. Never NULL. */
+IRM_API const char *irm_last_error(void);
+/* IRM_OK when `device` runs the kernels in this library. */
+IRM_API int32_t irm_check_device(int32_t device);
+
+IRM_API uint64_t irm_relocate_workspace_bytes(int64_t num_slots);
+IRM_API int32_t irm_relocate_rows(const IrmRelocateParams *params);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* IRMINSUL_ABI_H */

@@ -12,6 +12,8 @@ UV := $(BIN)/uv
 SGLANG_VERSIONS ?= 0.5.16 0.5.23
 DEMO_SGLANG ?= 0.5.23
 HOSTS := $(foreach v,$(SGLANG_VERSIONS),.hosts/$(v)/.complete)
+# Oldest glibc that both native parts of the wheel run on; tests/packaging compares it with them.
+WHEEL_TAG ?= manylinux_2_34
 export IRMINSUL_TEST_HOSTS := $(CURDIR)/.hosts
 
 .PHONY: help
@@ -26,16 +28,31 @@ $(VENV)/.complete: requirements/engine.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; assert v >= (3, 11), f"Python 3.11 or newer is needed, this is {v.major}.{v.minor}: make PYTHON=python3.11"'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q uv==0.13.9
-	$(UV) pip install -q --python $(BIN)/python --no-deps -r requirements/engine.txt
+	$(UV) pip install -q --compile-bytecode --python $(BIN)/python --no-deps -r requirements/engine.txt
 	touch $@
 
 .hosts/%/.complete: | $(VENV)/.complete
-	$(UV) pip install -q --python $(BIN)/python --no-deps --target .hosts/$* sglang==$*
+	$(UV) pip install -q --compile-bytecode --python $(BIN)/python --no-deps --target .hosts/$* sglang==$*
 	touch $@
 
 .PHONY: build
 build: $(VENV)/.complete ## compile the Rust core and install the package in place
 	$(BIN)/maturin develop --release --uv -q
+
+# nvcc and CUTLASS from the package index, apart from the environment that runs things.
+# With a CUDA 13.0 toolkit of your own: make cuda NVCC=/usr/local/cuda/bin/nvcc CUDA_PYTHON=python3
+CUDA_VENV ?= .cuda-venv
+CUDA_PYTHON ?= $(CUDA_VENV)/bin/python
+CUDA_LIBRARY := python/irminsul/_native/cu13/libirminsul_cuda.so
+
+$(CUDA_VENV)/.complete: cuda/toolchain.txt
+	$(PYTHON) -m venv $(CUDA_VENV)
+	$(CUDA_VENV)/bin/python -m pip install -q --no-deps -r cuda/toolchain.txt
+	touch $@
+
+.PHONY: cuda
+cuda: $(if $(NVCC),,$(CUDA_VENV)/.complete) ## compile the CUDA library into the package
+	$(CUDA_PYTHON) cuda/build.py --resources $(if $(NVCC),--nvcc $(NVCC))
 
 .PHONY: demo
 demo: $(VENV)/.complete .hosts/$(DEMO_SGLANG)/.complete build ## an agent conversation through SGLang on the CPU, with and without reuse
@@ -63,8 +80,8 @@ format: ## rewrite the sources in the house format
 	$(BIN)/ruff format -q .
 
 .PHONY: wheel
-wheel: $(VENV)/.complete ## build a wheel into dist/
-	$(BIN)/maturin build --release --out dist
+wheel: $(VENV)/.complete cuda ## build a wheel with the CUDA library into dist/
+	$(BIN)/maturin build --release --compatibility $(WHEEL_TAG) --out dist
 
 .PHONY: lock
 lock: $(VENV)/.complete ## resolve requirements/engine.in again
@@ -72,4 +89,4 @@ lock: $(VENV)/.complete ## resolve requirements/engine.in again
 
 .PHONY: clean
 clean: ## remove everything that was built here
-	rm -rf $(VENV) .hosts target build dist .demo
+	rm -rf $(VENV) $(CUDA_VENV) .hosts target build dist .demo $(CUDA_LIBRARY)

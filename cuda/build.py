@@ -27,14 +27,8 @@ REPOSITORY = ROOT.parent
 LIBRARY = REPOSITORY / "python/irminsul/_native/cu13/libirminsul_cuda.so"
 OBJECTS = REPOSITORY / "build/cuda"
 
-# One minor version for all of them: mixed minors compile and then break.
-TOOLCHAIN = (
-    "nvidia-cuda-nvcc==13.0.*",
-    "nvidia-nvvm==13.0.*",
-    "nvidia-cuda-crt==13.0.*",
-    "nvidia-cuda-runtime==13.0.*",
-    "nvidia-cuda-cccl==13.0.*",
-    "nvidia-cutlass==4.2.0.0",
+TOOLCHAIN = tuple(
+    line for line in (ROOT / "toolchain.txt").read_text().splitlines() if line[:1].isalpha()
 )
 """Wheels that hold everything this build needs besides a C++ compiler."""
 
@@ -54,6 +48,10 @@ EXPORTS = "{ global: irm_*; local: *; };\n"
 
 class BuildError(Exception):
     """The library cannot be built here; the message says why and what to do."""
+
+
+class ToolchainError(BuildError):
+    """There is no compiler here that fits, or something that it needs is missing."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,9 @@ def _toolchain_of(nvcc: Path) -> Toolchain:
     folders = [home / "lib64", home / "lib", home / "targets/x86_64-linux/lib"]
     libraries = [folder for folder in folders if (folder / "libcudart_static.a").is_file()]
     if not libraries:
-        raise BuildError(f"{nvcc}: no libcudart_static.a beside it; install nvidia-cuda-runtime")
+        raise ToolchainError(
+            f"{nvcc}: no libcudart_static.a beside it; install nvidia-cuda-runtime"
+        )
     around = [*nvcc.parents, Path(sysconfig.get_paths()["purelib"])]
     headers = [folder / "cutlass_library/source/include" for folder in around]
     cutlass = os.environ.get("CUTLASS_HOME")
@@ -128,17 +128,19 @@ def build(
 
     Raises
     ------
+    ToolchainError
+        Wrong CUDA version, or headers are missing.
     BuildError
-        Wrong CUDA version, missing headers, a compiler error, or a kernel that spills registers or
-        uses local memory (unless ``allow_spills``).
+        A compiler error, or a kernel that spills registers or uses local memory (unless
+        ``allow_spills``).
     """
     if (version := toolchain.version()) != "13.0":
-        raise BuildError(
+        raise ToolchainError(
             f"{toolchain.nvcc} is CUDA {version}; 13.0 is needed. It can be installed with: "
             f"pip install {' '.join(TOOLCHAIN)}"
         )
     if toolchain.cutlass is None:
-        raise BuildError(
+        raise ToolchainError(
             "CUTLASS headers not found: pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_HOME"
         )
     flags = [flag for flag in COMPILE_FLAGS if not (allow_spills and "Werror" in flag)]
@@ -271,7 +273,7 @@ def main() -> int:
     try:
         toolchain = find_toolchain(arguments.nvcc)
         if toolchain is None:
-            raise BuildError(f"no nvcc found; pip install {' '.join(TOOLCHAIN)}")
+            raise ToolchainError(f"no nvcc found; pip install {' '.join(TOOLCHAIN)}")
         resources = build(
             toolchain,
             arguments.out.resolve(),

@@ -16,19 +16,26 @@ import torch
 from torch import Tensor
 
 from irminsul._rotation_reference import (
-    FP8_STORAGE,
     ROPE_DIM,
     ROW_DIM,
     check_delta_range,
     delta_error,
     rotate_rows,
 )
+from irminsul._tensor_checks import ROTATABLE, check_index, check_layers, require_device
 from irminsul.errors import InvalidParams, InvalidTensor, Unsupported
+from irminsul.native.relocate import check_relocations
 
-__all__ = ["ROPE_DIM", "ROW_DIM", "RopeTable", "relocate_rows", "rotate"]
+__all__ = [
+    "ROPE_DIM",
+    "ROW_DIM",
+    "RopeTable",
+    "check_relocations",
+    "relocate_rows",
+    "rotate",
+]
 
 _HALF = ROPE_DIM // 2
-_ROTATABLE = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +164,12 @@ def rotate(k_r: Tensor, delta: int | Tensor, table: RopeTable) -> Tensor:
     >>> rotate(k_r, 1, table)[:2]
     tensor([0.5403, 0.8415])
     """
-    if k_r.dtype not in _ROTATABLE or k_r.ndim == 0 or k_r.shape[-1] != ROPE_DIM:
+    if k_r.dtype not in ROTATABLE or k_r.ndim == 0 or k_r.shape[-1] != ROPE_DIM:
         raise InvalidTensor(
             f"k_r must be bfloat16, float16 or float32 [..., {ROPE_DIM}], "
             f"got {k_r.dtype} {list(k_r.shape)}"
         )
-    _require_device("table", table.cos_sin, k_r.device)
+    require_device("table", table.cos_sin, k_r.device)
     deltas = _checked_delta(delta, k_r, table)
     return rotate_rows(k_r, deltas, table.cos_sin, table.interleaved)
 
@@ -202,12 +209,22 @@ def relocate_rows(
         Wrong shape, dtype, stride or device.
     Unsupported
         fp8 rows without ``allow_fp8``.
+
+    Notes
+    -----
+    On an H100 or H200, bfloat16 and fp8 rows of all layers move in one launch on torch's current
+    stream, without a host synchronisation, under ``torch.compile`` and in CUDA graphs alike (call
+    it once before capturing). Elsewhere plain torch does the same, bit for bit.
+
+    On such a GPU the values of slots and deltas are known to the device alone when the call
+    returns, so an error in them is raised later, by the next call on that GPU or by
+    `check_relocations`. Errors in shapes, dtypes and devices are raised at once everywhere.
     """
-    _check_layers(layers, allow_fp8)
+    check_layers(layers, allow_fp8)
     for name, index in (("source_slots", source_slots), ("target_slots", target_slots)):
-        _check_index(name, index, (torch.int64,), source_slots.shape, layers[0].device)
-    _check_index("deltas", deltas, (torch.int64, torch.int32), source_slots.shape, layers[0].device)
-    _require_device("table", table.cos_sin, layers[0].device)
+        check_index(name, index, (torch.int64,), source_slots.shape, layers[0].device)
+    check_index("deltas", deltas, (torch.int64, torch.int32), source_slots.shape, layers[0].device)
+    require_device("table", table.cos_sin, layers[0].device)
     if source_slots.numel() == 0:
         return
     torch.ops.irminsul.relocate_rows(
@@ -256,7 +273,7 @@ def _checked_delta(delta: int | Tensor, k_r: Tensor, table: RopeTable) -> Tensor
         return torch.full((), delta, dtype=torch.int64, device=k_r.device)
     if delta.dtype not in (torch.int64, torch.int32):
         raise InvalidTensor(f"delta must be int64 or int32, got {delta.dtype}")
-    _require_device("delta", delta, k_r.device)
+    require_device("delta", delta, k_r.device)
     try:
         spread = delta.broadcast_to(k_r.shape[:-1])
     except RuntimeError:
@@ -265,54 +282,3 @@ def _checked_delta(delta: int | Tensor, k_r: Tensor, table: RopeTable) -> Tensor
         ) from None
     check_delta_range(delta, table.max_positions)
     return spread
-
-
-def _check_layers(layers: Sequence[Tensor], allow_fp8: bool) -> None:
-    if len(layers) == 0:
-        raise InvalidTensor("layers is empty")
-    first = layers[0]
-    if first.dtype in FP8_STORAGE:
-        if not allow_fp8:
-            raise Unsupported(
-                f"rows are {first.dtype}: turning fp8 keys quantises them again; pass "
-                "allow_fp8=True to accept it"
-            )
-    elif first.dtype not in _ROTATABLE:
-        raise InvalidTensor(f"layers must be bfloat16, float16, float32 or e4m3, got {first.dtype}")
-    for number, layer in enumerate(layers):
-        shape = tuple(layer.shape)
-        if shape not in ((first.shape[0], 1, ROW_DIM), (first.shape[0], ROW_DIM)):
-            raise InvalidTensor(
-                f"layer {number} is {list(shape)}; {[first.shape[0], 1, ROW_DIM]} is needed"
-            )
-        if layer.dtype != first.dtype or layer.device != first.device:
-            raise InvalidTensor(
-                f"layer {number} is {layer.dtype} on {layer.device}, layer 0 is {first.dtype} on "
-                f"{first.device}"
-            )
-        if layer.stride(-1) != 1 or (shape[0] > 1 and layer.stride(0) < ROW_DIM):
-            raise InvalidTensor(
-                f"layer {number} has strides {layer.stride()}: a row's numbers must be adjacent "
-                "and rows must not overlap"
-            )
-
-
-def _check_index(
-    name: str,
-    index: Tensor,
-    dtypes: tuple[torch.dtype, ...],
-    shape: torch.Size,
-    device: torch.device,
-) -> None:
-    if index.dtype not in dtypes or index.ndim != 1 or index.shape != shape:
-        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise InvalidTensor(
-            f"{name} must be {wanted} [{shape[0] if len(shape) == 1 else 'n'}], "
-            f"got {index.dtype} {list(index.shape)}"
-        )
-    _require_device(name, index, device)
-
-
-def _require_device(name: str, tensor: Tensor, device: torch.device) -> None:
-    if tensor.device != device:
-        raise InvalidTensor(f"{name} is on {tensor.device}, the rows are on {device}")

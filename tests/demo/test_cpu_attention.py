@@ -6,7 +6,6 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-
 from irminsul.demo import cpu_attention  # noqa: E402
 from irminsul.demo.cpu_attention import Row, attend, group_rows  # noqa: E402
 

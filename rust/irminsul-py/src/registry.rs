@@ -162,6 +162,7 @@ impl Registry {
         counts.set_item("capacity_tokens", stats.capacity_tokens)?;
         counts.set_item("fingerprints", stats.fingerprints)?;
         counts.set_item("donors", stats.donors)?;
+        counts.set_item("windows", stats.windows)?;
         counts.set_item("namespaces", stats.namespaces)?;
         counts.set_item("evicted_nodes", stats.evicted_nodes)?;
         counts.set_item("lookups", stats.lookups)?;

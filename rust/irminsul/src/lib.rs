@@ -12,6 +12,7 @@ mod params;
 mod plan;
 mod policy;
 mod registry;
+mod window;
 
 pub use chunk::{Chunk, Chunks, Cut, Cutter, chunk};
 pub use error::{Error, Result};

@@ -1,11 +1,14 @@
-//! Token ids -> sampled windows: short stretches that a recording and a prompt pick alike, wherever they begin.
+//! Token ids -> sampled windows: short stretches that a recording and a prompt pick alike, wherever
+//! they begin.
 //!
-//! Knows nothing of chunks or donors. Windows find what chunks cannot: repeated text too short to hold a whole chunk.
+//! Knows nothing of chunks or donors. Windows find what chunks cannot: repeated text too short to
+//! hold a whole chunk.
 //!
-//! The key of a window is the low half of the rolling gear hash, which depends on its last 32 tokens and on nothing
-//! else. A window is sampled where its key is small, so both sides sample the same windows without agreeing on any
-//! offset, and a prompt probes one offset in sixteen instead of all of them (windows recorded at fixed strides find
-//! slightly more with as many entries, but every offset of the prompt has to be probed).
+//! The key of a window is the low half of the rolling gear hash, which depends on its last 32
+//! tokens and on nothing else. A window is sampled where its key is small, so both sides sample the
+//! same windows without agreeing on any offset, and a prompt probes one offset in sixteen instead
+//! of all of them (windows recorded at fixed strides find slightly more with as many entries, but
+//! every offset of the prompt has to be probed).
 
 use crate::gear::mix;
 
@@ -15,7 +18,8 @@ pub(crate) const WINDOW_TOKENS: usize = 32;
 /// One offset in this many is sampled.
 pub(crate) const SAMPLING: usize = 16;
 
-/// Keys below this are sampled. The comparison is on the top bits, which depend on all tokens of the window.
+/// Keys below this are sampled. The comparison is on the top bits, which depend on all tokens of
+/// the window.
 const THRESHOLD: u32 = 1 << (32 - SAMPLING.ilog2());
 
 /// A sampled window.
@@ -27,7 +31,14 @@ pub(crate) struct Window {
     pub(crate) key: u32,
 }
 
-/// The sampled windows of `tokens` that end in `(from, tokens.len()]`; a window needs all its tokens.
+impl Window {
+    pub(crate) fn start(&self) -> usize {
+        self.end - WINDOW_TOKENS
+    }
+}
+
+/// The sampled windows of `tokens` that end in `(from, tokens.len()]`; a window needs all its
+/// tokens.
 ///
 /// A run of one window (constant text) is sampled at its first place only.
 pub(crate) fn windows(
@@ -74,8 +85,15 @@ mod tests {
         let ends = |head: &[u32]| {
             let all: Vec<u32> = head.iter().chain(&shared).copied().collect();
             let inside = |w: &Window| w.end >= head.len() + WINDOW_TOKENS;
-            let shift = |w: Window| Window { end: w.end - head.len(), ..w };
-            sampled(&all, 0).into_iter().filter(inside).map(shift).collect::<Vec<_>>()
+            let shift = |w: Window| Window {
+                end: w.end - head.len(),
+                ..w
+            };
+            sampled(&all, 0)
+                .into_iter()
+                .filter(inside)
+                .map(shift)
+                .collect::<Vec<_>>()
         };
         let alone = ends(&[]);
         assert!(!alone.is_empty());

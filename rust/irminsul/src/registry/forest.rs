@@ -1,12 +1,14 @@
 //! Insertions, splits and removals -> the forest of runs that mirrors the host's tree.
 //!
-//! Knows nothing of fingerprints or eviction: who is told what to index or to evict is decided above.
+//! Knows nothing of fingerprints or eviction: who is told what to index or to evict is decided
+//! above.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-use super::run::{Anchor, AnchorKind, NodeKey, Place, Run, RunHeader, RunId};
+use super::run::{Anchor, AnchorKind, NodeKey, Place, Run, RunHeader, RunId, RunWindow};
+use super::spread::Spread;
 
 /// One node of the host: the tokens `[start, end)` of a run.
 #[derive(Debug)]
@@ -48,9 +50,9 @@ pub(crate) struct PathTail {
 /// All runs and nodes of a registry.
 #[derive(Debug, Default)]
 pub(crate) struct Forest {
-    runs: HashMap<RunId, Run>,
-    nodes: HashMap<NodeKey, Node>,
-    by_host: HashMap<u64, NodeKey>,
+    runs: HashMap<RunId, Run, Spread>,
+    nodes: HashMap<NodeKey, Node, Spread>,
+    by_host: HashMap<u64, NodeKey, Spread>,
     next_id: u64,
     tokens: usize,
     resident: usize,
@@ -59,6 +61,10 @@ pub(crate) struct Forest {
 impl Forest {
     pub(crate) fn run(&self, id: RunId) -> Option<&Run> {
         self.runs.get(&id)
+    }
+
+    pub(crate) fn run_mut(&mut self, id: RunId) -> Option<&mut Run> {
+        self.runs.get_mut(&id)
     }
 
     pub(crate) fn key(&self, host: u64) -> Option<NodeKey> {
@@ -186,6 +192,7 @@ impl Forest {
         let run = self.runs.get_mut(&node.run)?;
         let range = node.start..node.end;
         let anchors = run.anchors_in(&range).to_vec();
+        let windows = run.windows_in(&range).to_vec();
         let namespace = run.namespace;
         self.resident -= run.kill_segment(run.segment_at(node.start));
         if run.is_dead() {
@@ -199,6 +206,7 @@ impl Forest {
             run: node.run,
             namespace,
             anchors,
+            windows,
             parent,
         })
     }
@@ -268,5 +276,6 @@ pub(crate) struct Removed {
     pub(crate) run: RunId,
     pub(crate) namespace: u64,
     pub(crate) anchors: Vec<Anchor>,
+    pub(crate) windows: Vec<RunWindow>,
     pub(crate) parent: Option<NodeKey>,
 }

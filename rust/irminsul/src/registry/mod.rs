@@ -8,6 +8,7 @@ mod index;
 mod namespaces;
 mod queue;
 mod run;
+mod spread;
 mod state;
 pub(crate) mod walk;
 
@@ -23,7 +24,7 @@ use crate::plan::ReusePlan;
 use crate::policy::Policy;
 
 pub(crate) use index::Donor;
-pub(crate) use run::{NodeKey, RunId};
+pub(crate) use run::{NodeKey, Place, RunId};
 pub(crate) use state::State;
 
 /// Largest capacity in tokens.
@@ -80,6 +81,8 @@ pub struct Stats {
     pub fingerprints: usize,
     /// Donors.
     pub donors: usize,
+    /// Donors of sampled windows.
+    pub windows: usize,
     /// Namespaces with a live node.
     pub namespaces: usize,
     /// Nodes evicted for room so far.
@@ -281,7 +284,7 @@ impl Registry {
                     namespace,
                     prefix_len,
                 };
-                find_spans(&state, self.policy(), &prompt, &chunks)
+                find_spans(&state, self.policy(), self.params(), &prompt, &chunks)
             }
             None => Vec::new(),
         };
@@ -307,6 +310,7 @@ impl Registry {
             capacity_tokens: self.shared.config.capacity_tokens,
             fingerprints,
             donors,
+            windows: state.windows.counts().0,
             namespaces: state.namespaces.len(),
             evicted_nodes: state.evicted,
             lookups: self.shared.lookups.load(Ordering::Relaxed),

@@ -1,10 +1,13 @@
 //! The tokens of one insertion -> an immutable run, cut into the nodes that the host sees.
 //!
-//! Knows nothing of other runs beyond their ids. A split adds a border here and moves no index entry.
+//! Knows nothing of other runs beyond their ids. A split adds a border here and moves no index
+//! entry.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+use super::spread::Spread;
 
 /// Id of a run; never given twice, so a stale id finds nothing instead of another run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +41,13 @@ pub(crate) enum AnchorKind {
     Tail,
 }
 
+/// A sampled window that ends in this run and is indexed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunWindow {
+    pub(crate) end: u32,
+    pub(crate) key: u32,
+}
+
 /// Part of a run that is one node of the host, or that was removed (`node` is `None`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
@@ -54,9 +64,11 @@ pub(crate) struct Run {
     pub(crate) hops: u32,
     pub(crate) depth: u32,
     pub(crate) anchors: Vec<Anchor>,
+    /// In order; filled by the registry, which knows what the index took.
+    pub(crate) windows: Vec<RunWindow>,
     pub(crate) segments: Vec<Segment>,
     /// Runs that continue this one, by offset and first token.
-    pub(crate) children: HashMap<(u32, u32), Vec<RunId>>,
+    pub(crate) children: HashMap<(u32, u32), Vec<RunId>, Spread>,
     /// First token ever held; the parent files this run under it.
     pub(crate) first_token: u32,
     /// Plans hold clones; a run with clones outstanding is pinned.
@@ -80,11 +92,12 @@ impl Run {
             hops: header.hops,
             depth: header.depth,
             anchors,
+            windows: Vec::new(),
             segments: vec![Segment {
                 end: tokens.len() as u32,
                 node: Some(node),
             }],
-            children: HashMap::new(),
+            children: HashMap::default(),
             first_token: tokens[0],
             pin: Arc::new(()),
             tokens: tokens.into(),
@@ -129,6 +142,12 @@ impl Run {
         &self.anchors[at(range.start)..at(range.end)]
     }
 
+    /// Windows that end inside `range`, its start excluded and its end included.
+    pub(crate) fn windows_in(&self, range: &Range<u32>) -> &[RunWindow] {
+        let at = |offset| self.windows.partition_point(|window| window.end <= offset);
+        &self.windows[at(range.start)..at(range.end)]
+    }
+
     /// Adds a border inside the segment `index`, whose head becomes `head`.
     pub(crate) fn split_segment(&mut self, index: usize, at: u32, head: NodeKey) {
         self.segments.insert(
@@ -142,7 +161,8 @@ impl Run {
 
     /// Marks a segment removed; returns how many tokens of memory were given back.
     ///
-    /// Removed ends are cut off once they are half of what is held, which keeps copying linear in total.
+    /// Removed ends are cut off once they are half of what is held, which keeps copying linear in
+    /// total.
     pub(crate) fn kill_segment(&mut self, index: usize) -> usize {
         self.segments[index].node = None;
         let live = |segment: &Segment| segment.node.is_some();

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::anchors::anchors;
 use super::forest::{Forest, PathTail};
-use super::index::{Donor, Index};
+use super::index::{CHUNK_DONORS, Donor, Index, WINDOW_DONORS};
 use super::namespaces::Namespaces;
 use super::queue::EvictionQueue;
-use super::run::{Anchor, AnchorKind, NodeKey, Place, RunHeader, RunId};
+use super::run::{Anchor, AnchorKind, NodeKey, Place, RunHeader, RunId, RunWindow};
 use super::{Entry, RegistryConfig};
 use crate::error::{Error, Result, check};
 use crate::namespace::Namespace;
+use crate::window::{SAMPLING, WINDOW_TOKENS, windows};
 
 /// Positions stay below this, so that differences fit a signed 64-bit number.
 const MAX_POSITION: u64 = 1 << 62;
@@ -21,7 +22,8 @@ const MAX_POSITION: u64 = 1 << 62;
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) forest: Forest,
-    pub(crate) index: Index,
+    pub(crate) index: Index<CHUNK_DONORS>,
+    pub(crate) windows: Index<WINDOW_DONORS>,
     pub(crate) namespaces: Namespaces,
     pub(crate) evicted: u64,
     queue: EvictionQueue,
@@ -34,6 +36,7 @@ impl State {
         Self {
             forest: Forest::default(),
             index: Index::new(config.fingerprint_bits),
+            windows: Index::new(config.fingerprint_bits),
             namespaces: Namespaces::default(),
             evicted: 0,
             queue: EvictionQueue::default(),
@@ -75,6 +78,9 @@ impl State {
             .insert(entry.node, parent, header, entry.tokens, anchors);
         self.namespaces.join(namespace, key);
         self.index_run(run, &header, &indexed);
+        if self.config.policy.windows {
+            self.index_windows(run, &header, &tail.tokens, entry.tokens);
+        }
         self.touch([key].into_iter().chain(parent));
         self.enqueue(key);
         Ok(())
@@ -138,6 +144,35 @@ impl State {
         }
     }
 
+    /// Indexes the sampled windows that end in a run. Crafted text may sample everywhere; twice the
+    /// usual number bounds what it can occupy.
+    fn index_windows(&mut self, run: RunId, header: &RunHeader, before: &[u32], tokens: &[u32]) {
+        let before = &before[before.len().saturating_sub(WINDOW_TOKENS - 1)..];
+        let text = [before, tokens].concat();
+        let mut kept = Vec::new();
+        let limit = 2 * tokens.len() / SAMPLING + 2;
+        for window in windows(&text, before.len(), self.config.params.secret()).take(limit) {
+            let end = (window.end - before.len()) as u32;
+            let donor = Donor {
+                end: Place { run, offset: end },
+                hops: header.hops,
+                depth: header.depth,
+            };
+            if self
+                .windows
+                .insert(header.namespace, u64::from(window.key), donor)
+            {
+                kept.push(RunWindow {
+                    end,
+                    key: window.key,
+                });
+            }
+        }
+        if let Some(run) = self.forest.run_mut(run) {
+            run.windows = kept;
+        }
+    }
+
     pub(crate) fn split(&mut self, host: u64, at: usize, head_host: u64) -> Result<()> {
         let key = self
             .forest
@@ -184,6 +219,14 @@ impl State {
             self.index
                 .remove(removed.namespace, anchor.fingerprint, end);
         }
+        for window in &removed.windows {
+            let end = Place {
+                run: removed.run,
+                offset: window.end,
+            };
+            self.windows
+                .remove(removed.namespace, u64::from(window.key), end);
+        }
         self.namespaces.leave(removed.namespace, key);
         if let Some(parent) = removed.parent {
             self.enqueue(parent);
@@ -204,6 +247,7 @@ impl State {
     pub(crate) fn clear(&mut self) {
         self.forest.clear();
         self.index.clear();
+        self.windows.clear();
         self.namespaces.clear();
         self.queue = EvictionQueue::default();
     }

@@ -1,7 +1,7 @@
 //! A place in the forest and prompt tokens -> how far their ids agree, to the left or to the right.
 //!
-//! Knows nothing of chunks or plans. Parents are unique, so walking left needs no choice; walking right chooses
-//! the continuation that agrees longest.
+//! Knows nothing of chunks or plans. Parents are unique, so walking left needs no choice; walking
+//! right chooses the continuation that agrees longest.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ use super::forest::Forest;
 use super::run::{Place, Run, RunId};
 use crate::policy::Policy;
 
-/// Continuations compared at a fork, newest first. Radix trees with pages of one token have one at most.
+/// Continuations compared at a fork, newest first. Radix trees with pages of one token have one at
+/// most.
 const MAX_FORK: usize = 8;
 
 /// Tokens `[start, end)` of a run that were compared equal.
@@ -26,18 +27,24 @@ impl RunPiece {
     }
 }
 
+/// Tokens compared at once; whole blocks compare as memory.
+const BLOCK: usize = 16;
+
 /// Length of the longest common suffix.
 fn common_suffix(a: &[u32], b: &[u32]) -> usize {
-    a.iter()
-        .rev()
-        .zip(b.iter().rev())
-        .take_while(|(x, y)| x == y)
-        .count()
+    let blocks = a.rchunks_exact(BLOCK).zip(b.rchunks_exact(BLOCK));
+    let equal = BLOCK * blocks.take_while(|(x, y)| x == y).count();
+    let (a, b) = (&a[..a.len() - equal], &b[..b.len() - equal]);
+    let rest = a.iter().rev().zip(b.iter().rev());
+    equal + rest.take_while(|(x, y)| x == y).count()
 }
 
 /// Length of the longest common prefix.
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+    let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
+    let equal = BLOCK * blocks.take_while(|(x, y)| x == y).count();
+    let rest = a[equal..].iter().zip(&b[equal..]);
+    equal + rest.take_while(|(x, y)| x == y).count()
 }
 
 /// Walks left from `place` while tokens equal the end of `prompt`; pieces come in path order.
@@ -119,7 +126,8 @@ pub(crate) fn extend_right(
     pieces
 }
 
-/// The continuation of `place` that agrees longest with `prompt`, and whether it agreed to its node's end.
+/// The continuation of `place` that agrees longest with `prompt`, and whether it agreed to its
+/// node's end.
 fn best_continuation(
     forest: &Forest,
     policy: &Policy,

@@ -1,0 +1,187 @@
+//! Donors of one stretch of the prompt -> the longest verified span through it.
+//!
+//! Knows nothing of other spans but the one before, whose rotation it would rather keep.
+
+use std::ops::Range;
+
+use super::Prompt;
+use super::span::Span;
+use crate::policy::Policy;
+use crate::registry::walk::{RunPiece, extend_left, extend_right};
+use crate::registry::{Donor, Place, State};
+
+/// Tokens to the right of a stretch that decide between donors; only the winner is followed
+/// further.
+const LOOKAHEAD: usize = 256;
+
+/// Token comparisons allowed per prompt token. Honest text takes two to four; crafted donors could
+/// otherwise make every stretch compare the same long text again.
+const BUDGET_PER_TOKEN: usize = 16;
+
+/// One lookup at work.
+#[derive(Debug)]
+pub(crate) struct Search<'a> {
+    state: &'a State,
+    policy: &'a Policy,
+    prompt: &'a Prompt<'a>,
+    budget: usize,
+}
+
+impl<'a> Search<'a> {
+    pub(crate) fn new(state: &'a State, policy: &'a Policy, prompt: &'a Prompt<'a>) -> Self {
+        let budget = BUDGET_PER_TOKEN * prompt.tokens.len();
+        Self {
+            state,
+            policy,
+            prompt,
+            budget,
+        }
+    }
+
+    /// Prompt positions that may be reused: neither prefix, nor sink, nor last token.
+    pub(crate) fn bounds(&self) -> Range<usize> {
+        let end = self.prompt.tokens.len().saturating_sub(1);
+        let start = self.prompt.prefix_len.max(self.policy.sink_tokens as usize);
+        start.min(end)..end
+    }
+
+    pub(crate) fn min_span(&self) -> usize {
+        self.policy.min_span as usize
+    }
+
+    pub(crate) fn window_donors(&self, key: u32) -> &'a [Donor] {
+        self.state
+            .windows
+            .get(self.prompt.namespace, u64::from(key))
+    }
+
+    /// The longest span through the end of `stretch`, if one is long enough; it may begin before
+    /// the stretch.
+    pub(crate) fn best(
+        &mut self,
+        stretch: Range<usize>,
+        previous: Option<&Span>,
+        donors: &[Donor],
+    ) -> Option<Span> {
+        let continued = previous.and_then(|span| self.continuation(span, stretch.end));
+        let places = continued
+            .into_iter()
+            .chain(donors.iter().map(|donor| donor.end));
+        let delta = previous.map(Span::delta);
+        let mut best: Option<((usize, bool), Place)> = None;
+        for place in places {
+            let Some(score) = self.score(&stretch, place, delta) else {
+                continue;
+            };
+            if best.is_none_or(|(other, _)| score > other) {
+                best = Some((score, place));
+            }
+        }
+        self.follow(stretch.end, best?.1)
+    }
+
+    /// The place that follows `span` at an unchanged rotation, for the prompt position `at`.
+    fn continuation(&self, span: &Span, at: usize) -> Option<Place> {
+        let last = span.pieces.last()?;
+        let offset = u32::try_from(last.end as usize + at.checked_sub(span.end())?).ok()?;
+        let run = self.state.forest.run(last.run)?;
+        let before = offset.checked_sub(1)?;
+        run.live_range(before)?;
+        // Most stretches fail here, which keeps this try cheaper than a probe of the index.
+        let follows = run.tokens(before..offset) == &self.prompt.tokens[at - 1..at];
+        follows.then_some(Place {
+            run: last.run,
+            offset,
+        })
+    }
+
+    /// Tokens that agree near the stretch, and whether the rotation stays that of the previous
+    /// span.
+    fn score(
+        &mut self,
+        stretch: &Range<usize>,
+        place: Place,
+        delta: Option<i64>,
+    ) -> Option<(usize, bool)> {
+        let tokens = self.prompt.tokens;
+        let position = self.state.forest.position(place)?;
+        let left = self.left(place, &tokens[stretch.clone()]);
+        if left.is_empty() {
+            return None;
+        }
+        let ahead = (stretch.end + LOOKAHEAD).min(tokens.len());
+        let right = self.right(place, &tokens[stretch.end..ahead]);
+        let agreed = total(&left) + total(&right);
+        let keeps = delta == Some(stretch.end as i64 - position as i64);
+        Some((agreed, keeps))
+    }
+
+    /// Follows a donor to both sides of the prompt position `at` and trims what was found.
+    fn follow(&mut self, at: usize, place: Place) -> Option<Span> {
+        let bounds = self.bounds();
+        let tokens = self.prompt.tokens;
+        let mut pieces = self.left(place, &tokens[bounds.start.min(at)..at]);
+        let left = total(&pieces);
+        for piece in self.right(place, &tokens[at..bounds.end.max(at)]) {
+            match pieces.last_mut() {
+                Some(last) if last.run == piece.run && last.end == piece.start => {
+                    last.end = piece.end;
+                }
+                _ => pieces.push(piece),
+            }
+        }
+        let runs = || {
+            pieces
+                .iter()
+                .filter_map(|piece| self.state.forest.run(piece.run))
+        };
+        let span = Span {
+            target: at - left,
+            length: total(&pieces),
+            source: self
+                .state
+                .forest
+                .position(place)?
+                .checked_sub(left as u64)?,
+            hops: runs().map(|run| run.hops).max().unwrap_or(0),
+            depth: runs().map(|run| run.depth).max().unwrap_or(0),
+            pieces,
+        };
+        self.trim(span)
+    }
+
+    /// Cuts off rows that may not move and positions that must be computed; drops what is too
+    /// short.
+    fn trim(&self, span: Span) -> Option<Span> {
+        let bounds = self.bounds();
+        let mut start = span.target.max(bounds.start);
+        if span.delta() != 0 {
+            let sink_end = i64::from(self.policy.sink_tokens) + span.delta();
+            start = start.max(sink_end.max(0) as usize);
+        }
+        let end = span.end().min(bounds.end);
+        (start + self.min_span() <= end).then(|| span.clip(start, end))
+    }
+
+    fn left(&mut self, place: Place, text: &[u32]) -> Vec<RunPiece> {
+        let text = &text[text.len() - text.len().min(self.budget)..];
+        let pieces = extend_left(&self.state.forest, self.policy, place, text);
+        self.spend(&pieces);
+        pieces
+    }
+
+    fn right(&mut self, place: Place, text: &[u32]) -> Vec<RunPiece> {
+        let text = &text[..text.len().min(self.budget)];
+        let pieces = extend_right(&self.state.forest, self.policy, place, text);
+        self.spend(&pieces);
+        pieces
+    }
+
+    fn spend(&mut self, pieces: &[RunPiece]) {
+        self.budget = self.budget.saturating_sub(total(pieces) + 1);
+    }
+}
+
+fn total(pieces: &[RunPiece]) -> usize {
+    pieces.iter().map(RunPiece::len).sum()
+}

@@ -69,6 +69,8 @@ def engine_arguments(model: str | Path, **overrides: Any) -> dict[str, Any]:
         "disable_cuda_graph": True,
         "skip_tokenizer_init": True,
         "max_total_tokens": 8192,
+        # Fixed: the default is derived from GPU sizes and can come out negative here.
+        "mem_fraction_static": 0.5,
         "log_level": "warning",
     }
     return {**defaults, **overrides}

@@ -3,9 +3,9 @@
 //! Knows nothing of what the ids are used for. It always copies: other threads may write to a foreign buffer while the
 //! interpreter lock is released.
 
-use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
+use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 
 use crate::failure::Failure;
 
@@ -34,7 +34,20 @@ pub(crate) fn token_ids(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> 
         return from_items(items.len(), items.into_iter());
     }
     if let Ok(buffer) = PyUntypedBuffer::get(object) {
-        return from_buffer(object.py(), &buffer);
+        return from_buffer(object, &buffer);
+    }
+    // PyO3 wants strides, which exporters of plain arrays may leave out and a memoryview fills in.
+    if let Ok(view) = PyMemoryView::from(object)
+        && let Ok(buffer) = PyUntypedBuffer::get(&view)
+    {
+        return from_buffer(&view, &buffer);
+    }
+    // PyO3 hands out no buffer without a shape, which is what scalars have.
+    if object
+        .getattr("ndim")
+        .is_ok_and(|ndim| ndim.eq(0).unwrap_or(false))
+    {
+        return Err(Failure::Dimensions { ndim: 0 });
     }
     if object.hasattr("__dlpack__")? {
         return from_dlpack(object);
@@ -92,38 +105,73 @@ fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
         type_name: type_name(object),
         reason: reason.value(py).to_string(),
     };
-    let buffer = array
-        .and_then(|array| PyUntypedBuffer::get(&array))
-        .map_err(unreadable)?;
-    from_buffer(py, &buffer)
+    let array = array.map_err(unreadable)?;
+    let buffer = PyUntypedBuffer::get(&array).map_err(unreadable)?;
+    from_buffer(&array, &buffer)
 }
 
-fn from_buffer(py: Python<'_>, buffer: &PyUntypedBuffer) -> Result<Vec<u32>, Failure> {
+fn from_buffer(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer) -> Result<Vec<u32>, Failure> {
     let ndim = buffer.dimensions();
     if ndim != 1 {
         return Err(Failure::Dimensions { ndim });
     }
-    if let Ok(buffer) = buffer.as_typed::<u32>() {
-        return Ok(buffer.to_vec(py)?);
+    let format = buffer.format();
+    let integers = match ElementType::from_format(format) {
+        ElementType::SignedInteger { bytes } | ElementType::UnsignedInteger { bytes } => bytes >= 2,
+        _ => false,
+    };
+    // PyO3 takes big-endian formats for native ones on little-endian machines, so they are refused here.
+    let swapped = matches!(format.to_bytes(), [b'>' | b'!', ..]) && cfg!(target_endian = "little");
+    if !integers || swapped {
+        return Err(Failure::Format {
+            format: format.to_owned(),
+        });
     }
-    if let Ok(buffer) = buffer.as_typed::<i64>() {
-        return narrow(py, buffer);
+    if let Some(tokens) = from_typed(object.py(), buffer) {
+        return tokens;
     }
-    if let Ok(buffer) = buffer.as_typed::<i32>() {
-        return narrow(py, buffer);
-    }
-    if let Ok(buffer) = buffer.as_typed::<u64>() {
-        return narrow(py, buffer);
-    }
-    if let Ok(buffer) = buffer.as_typed::<u16>() {
-        return narrow(py, buffer);
-    }
-    if let Ok(buffer) = buffer.as_typed::<i16>() {
-        return narrow(py, buffer);
-    }
-    Err(Failure::Format {
-        format: buffer.format().to_owned(),
+    // What is left is explicitly little-endian, as ctypes arrays are, or not aligned: numpy copies it into order.
+    let array = PyModule::import(object.py(), "numpy")?.call_method1("asarray", (object,))?;
+    let native = array
+        .getattr("dtype")?
+        .call_method1("newbyteorder", ("=",))?;
+    let array = array.call_method1("astype", (native,))?;
+    from_typed(object.py(), &PyUntypedBuffer::get(&array)?).unwrap_or_else(|| {
+        Err(Failure::Format {
+            format: format.to_owned(),
+        })
     })
+}
+
+/// Copies aligned native integers; `None` for anything else.
+fn from_typed(py: Python<'_>, buffer: &PyUntypedBuffer) -> Option<Result<Vec<u32>, Failure>> {
+    if let Ok(buffer) = buffer.as_typed::<u32>() {
+        return Some(buffer.to_vec(py).map_err(Failure::Python));
+    }
+    (buffer
+        .as_typed()
+        .map(|buffer: &PyBuffer<i64>| narrow(py, buffer)))
+    .or_else(|_| {
+        buffer
+            .as_typed()
+            .map(|buffer: &PyBuffer<i32>| narrow(py, buffer))
+    })
+    .or_else(|_| {
+        buffer
+            .as_typed()
+            .map(|buffer: &PyBuffer<u64>| narrow(py, buffer))
+    })
+    .or_else(|_| {
+        buffer
+            .as_typed()
+            .map(|buffer: &PyBuffer<u16>| narrow(py, buffer))
+    })
+    .or_else(|_| {
+        buffer
+            .as_typed()
+            .map(|buffer: &PyBuffer<i16>| narrow(py, buffer))
+    })
+    .ok()
 }
 
 fn narrow<T>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Vec<u32>, Failure>

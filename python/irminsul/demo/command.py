@@ -115,7 +115,7 @@ def _prompts(arguments: argparse.Namespace, vocab_size: int) -> list[Prompt]:
     if source is not None and source.malformed_count:
         first = source.malformed[0]
         print(
-            f"irminsul: {source.malformed_count} lines were skipped; "
+            f"irminsul: {_lines(source.malformed_count)} skipped; "
             f"the first is line {first.line}: {first.reason}",
             file=sys.stderr,
         )
@@ -162,3 +162,7 @@ def _serve(
                 f"first token after {answer.seconds:.2f} s"
             )
     return answers
+
+
+def _lines(count: int) -> str:
+    return "1 line was" if count == 1 else f"{count} lines were"

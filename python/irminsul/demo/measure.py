@@ -77,6 +77,8 @@ class Summary:
         Median over the calls of each call's ratio.
     slower_turns : int
         Calls whose first token came later with irminsul.
+    logits_difference, logits_spread : float
+        The largest difference of any call, and the median spread to judge it by.
     same_tokens : int
         Calls with the same first token on both sides.
     """
@@ -89,6 +91,8 @@ class Summary:
     plain_ttft_s: float
     speedup: float
     slower_turns: int
+    logits_difference: float
+    logits_spread: float
     same_tokens: int
 
 
@@ -113,7 +117,12 @@ def compare(prompt: Prompt, reuse: Answer, plain: Answer) -> Turn:
 def later_turns(turns: Iterable[Turn]) -> list[Turn]:
     """Return the turns without the first one of each session."""
     seen: set[str] = set()
-    return [t for t in turns if t.session in seen or seen.add(t.session)]  # type: ignore[func-returns-value]
+    later = []
+    for turn in turns:
+        if turn.session in seen:
+            later.append(turn)
+        seen.add(turn.session)
+    return later
 
 
 def summarise(turns: Sequence[Turn]) -> Summary | None:
@@ -131,5 +140,7 @@ def summarise(turns: Sequence[Turn]) -> Summary | None:
         plain_ttft_s=statistics.median(turn.plain_ttft_s for turn in later),
         speedup=statistics.median(turn.speedup for turn in later),
         slower_turns=sum(turn.ttft_s >= turn.plain_ttft_s for turn in later),
+        logits_difference=max(turn.logits_difference for turn in later),
+        logits_spread=statistics.median(turn.logits_spread for turn in later),
         same_tokens=sum(turn.same_token for turn in later),
     )

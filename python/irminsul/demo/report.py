@@ -77,8 +77,10 @@ def summary_text(summary: Summary | None) -> str:
         f"{summary.computed_share:.1%} were computed. The first token came "
         f"{summary.speedup:.1f} times sooner (median {summary.ttft_s:.2f} s with irminsul, "
         f"{summary.plain_ttft_s:.2f} s without), sooner on {faster} of {summary.turns} calls. "
-        f"Both chose the same first token on {summary.same_tokens} of {summary.turns} calls; "
-        "the model's weights are random, so this says nothing about the quality of answers."
+        f"The first token's logits differ by {summary.logits_difference:.2f} at most (their "
+        f"standard deviation is {summary.logits_spread:.2f}), and both sides chose the same token "
+        f"on {summary.same_tokens} of {summary.turns} calls; the model's weights are random, so "
+        "this says nothing about the quality of answers."
     )
 
 

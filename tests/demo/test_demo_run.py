@@ -1,0 +1,94 @@
+"""The whole demo on every SGLang version: short prompts, real engines, figures as JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HOSTS = Path(os.environ.get("IRMINSUL_TEST_HOSTS", Path(__file__).parents[2] / ".hosts"))
+VERSIONS = sorted(path.name for path in HOSTS.glob("*") if (path / "sglang").is_dir())
+
+pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
+
+SHARED_TOKENS = 1500
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """Three calls whose shared text moves by the length of what stands before it."""
+    generator = np.random.default_rng(5)
+    shared = generator.integers(1000, 100_000, SHARED_TOKENS).tolist()
+    lines, history = [], shared
+    for turn, head_tokens in enumerate((40, 75, 52)):
+        head = generator.integers(1000, 100_000, head_tokens).tolist()
+        history = history + generator.integers(1000, 100_000, 60).tolist()
+        lines.append({"session": "a", "turn": turn, "token_ids": head + history})
+    lines.append({"session": "b", "turn": 0, "token_ids": [1, 2, 3]})
+    path = tmp_path_factory.mktemp("log") / "calls.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\nnot json\n")
+    return path
+
+
+def demo(version, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "irminsul", "demo", *arguments],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(HOSTS / version)},
+        check=False,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS or [pytest.param("none", marks=pytest.mark.skip(
+    reason=f"no SGLang unpacked in {HOSTS}"))])  # fmt: skip
+def test_moved_text_is_reused_and_counted(version, log):
+    result = demo(version, "--prompts", str(log), "--json")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["machine"]["sglang"] == version
+    turns = answer["turns"]
+    assert [turn["prompt_tokens"] for turn in turns] == [1600, 1695, 1732]
+    for turn in turns:
+        assert turn["prompt_tokens"] == (
+            turn["prefix_tokens"] + turn["reused_tokens"] + turn["computed_tokens"]
+        )
+        assert turn["ttft_s"] > 0
+        assert turn["plain_ttft_s"] > 0
+    first, *later = turns
+    # Nothing to reuse yet: both sides compute the same, so the CPU attention is not in question.
+    assert first["reused_tokens"] == first["prefix_tokens"] == 0
+    assert first["logits_difference"] < 0.01 * first["logits_spread"]
+    assert first["same_token"]
+    for turn in later:
+        assert turn["prefix_tokens"] == 0
+        # All of the shared text but its head, which was computed as the sequence's start.
+        assert turn["reused_tokens"] > 0.9 * SHARED_TOKENS
+        # Reuse approximates: exactly equal logits would mean that nothing was reused.
+        assert 0 < turn["logits_difference"] < np.inf
+    assert later[1]["reused_tokens"] > later[0]["reused_tokens"]
+    summary = answer["summary"]
+    assert summary["turns"] == 2
+    assert summary["reused_share"] > 0.8
+    assert summary["prefix_share"] == 0
+    assert "1 line was skipped; the first is line 5" in result.stderr
+
+
+def test_an_engine_that_fails_shows_its_log(log, tmp_path):
+    package = tmp_path / "sglang"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('this engine is broken')")
+    result = subprocess.run(
+        [sys.executable, "-m", "irminsul", "demo", "--prompts", str(log)],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert "irminsul: SGLang ended (without irminsul)" in result.stderr
+    assert "this engine is broken" in result.stderr
+    assert "most recent call last" in result.stderr  # SGLang's own, from the log

@@ -4,7 +4,14 @@
 
 use pyo3::prelude::*;
 
-/// Tokens [start, end) and their fingerprint.
+/// The tokens [start, end) and their fingerprint.
+///
+/// Attributes
+/// ----------
+/// start, end : int
+///     First token, and one past the last.
+/// fingerprint : int
+///     xxHash64 (seed 0) of the ids as little-endian 32-bit words. An index, never a proof of equality.
 #[pyclass(frozen, eq, hash, get_all, module = "irminsul", name = "Chunk")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Chunk {

@@ -10,7 +10,33 @@ use crate::numbers::unsigned;
 
 const U32: &str = "0 to 2**32 - 1";
 
-/// Chunk sizes in tokens, and a secret that is mixed into every id.
+/// How token ids are cut into chunks.
+///
+/// Text cut under different parameters never matches, so one set serves a whole deployment.
+///
+/// Parameters
+/// ----------
+/// min : int
+///     Shortest chunk in tokens, at least 64 (the window of the rolling hash). Boundary markers cut
+///     below it too, and the last chunk may be shorter.
+/// avg : int
+///     Length in tokens that the cut threshold ``2**64 / (avg - min)`` aims at; at least ``min + 2``.
+/// max : int
+///     Longest chunk in tokens; at least ``avg``, at most 2**20.
+/// secret : int
+///     Value in [0, 2**32) that is XORed into every id before hashing, so that clients cannot craft
+///     prompts of shortest chunks. Keep it the same on every server that shares a registry.
+///
+/// Raises
+/// ------
+/// InvalidParams
+///     A size is out of range; the message names it.
+///
+/// Examples
+/// --------
+/// >>> import irminsul
+/// >>> irminsul.ChunkParams()
+/// ChunkParams(min=64, avg=128, max=512)
 #[pyclass(frozen, eq, hash, module = "irminsul", name = "ChunkParams")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkParams(pub(crate) irminsul::ChunkParams);

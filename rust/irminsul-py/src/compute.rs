@@ -4,7 +4,12 @@
 
 use pyo3::prelude::*;
 
-/// The prompt positions [start, end).
+/// The prompt positions [start, end), which the engine computes.
+///
+/// Attributes
+/// ----------
+/// start, end : int
+///     First position, and one past the last.
 #[pyclass(frozen, eq, hash, get_all, module = "irminsul", name = "Compute")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Compute {

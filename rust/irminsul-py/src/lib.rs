@@ -1,5 +1,8 @@
 //! Python objects -> the irminsul crate and back. The only crate that knows PyO3; no algorithm lives here.
 
+// Doc comments here become Python docstrings, with Python's lists in their examples.
+#![allow(clippy::doc_link_with_quotes)]
+
 mod chunk;
 mod chunk_params;
 mod chunks;

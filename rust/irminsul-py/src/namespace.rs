@@ -23,7 +23,33 @@ impl Field {
     }
 }
 
-/// Identity of model, layout, rotation, adapter and tenant.
+/// What two requests must agree on before one may reuse the other's rows.
+///
+/// Compared as bytes: five length-prefixed fields, so no two different sets of fields are equal.
+///
+/// Parameters
+/// ----------
+/// model : str or bytes
+///     Identity of the weights: a digest, or path and revision.
+/// kv_layout : str or bytes
+///     Data type and layout of the rows.
+/// rope : str or bytes
+///     Rotary configuration, scaling included.
+/// lora : str or bytes
+///     Adapter.
+/// tenant : str or bytes
+///     Whoever must not see others' text through cache hits.
+///
+/// Raises
+/// ------
+/// InvalidParams
+///     A field is longer than 65,536 bytes.
+///
+/// Examples
+/// --------
+/// >>> import irminsul
+/// >>> irminsul.Namespace(model="a", kv_layout="bc") == irminsul.Namespace(model="ab", kv_layout="c")
+/// False
 #[pyclass(frozen, eq, hash, module = "irminsul", name = "Namespace")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Namespace {
@@ -55,6 +81,7 @@ impl Namespace {
         })
     }
 
+    /// Return the bytes that namespaces are compared by: a frozen, versioned format.
     fn encode<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.core.as_bytes())
     }

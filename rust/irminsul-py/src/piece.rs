@@ -4,7 +4,16 @@
 
 use pyo3::prelude::*;
 
-/// `length` rows of `node`, from its token `offset` on.
+/// Consecutive rows of one node.
+///
+/// Attributes
+/// ----------
+/// node : int
+///     The id that the host gave.
+/// offset : int
+///     First token inside the node as it was when the plan was made or last revalidated.
+/// length : int
+///     Number of tokens.
 #[pyclass(frozen, eq, hash, get_all, module = "irminsul", name = "Piece")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {

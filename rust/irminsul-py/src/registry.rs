@@ -18,7 +18,44 @@ use crate::tokens::{detached, token_ids};
 const NODE: &str = "node ids in [0, 2**64)";
 const SIZE: &str = "0 to 2**64 - 1";
 
-/// Donors of KV rows, in a forest that mirrors the engine's tree.
+/// Donors of KV rows: recorded token paths, found again at any position of later prompts.
+///
+/// Nodes form a forest that mirrors the engine's own tree. A node is a number that the host chose; the
+/// registry keeps its ids, not its rows. Every method may be called from any thread; long ones release
+/// the interpreter lock.
+///
+/// Parameters
+/// ----------
+/// capacity_tokens : int
+///     Most tokens held, in [1, 2**40]. When they do not suffice, the least recently used nodes without
+///     children are evicted, except those that a plan pins.
+/// params : ChunkParams, optional
+///     Chunk sizes.
+/// policy : Policy, optional
+///     Limits that every plan keeps.
+///
+/// Raises
+/// ------
+/// InvalidParams
+///     The capacity is out of range.
+///
+/// Notes
+/// -----
+/// Hashes only suggest donors. Every token of a plan was compared with the recorded id at its place, so
+/// a hash collision cannot serve another text's rows.
+///
+/// Examples
+/// --------
+/// >>> import irminsul
+/// >>> namespace = irminsul.Namespace(model="deepseek-ai/DeepSeek-V2-Lite")
+/// >>> registry = irminsul.Registry(1_000_000)
+/// >>> text = [(i * 2654435761) % 100003 for i in range(1000)]
+/// >>> registry.add(1, None, text, namespace=namespace)
+/// >>> with registry.lookup([7, 8, 9, *text], namespace=namespace) as plan:
+/// ...     [type(segment).__name__ for segment in plan.segments]
+/// ['Compute', 'Reuse', 'Compute']
+/// >>> plan.segments[1].delta
+/// 3
 #[pyclass(frozen, module = "irminsul", name = "Registry")]
 #[derive(Debug)]
 pub(crate) struct Registry(irminsul::Registry);
@@ -55,6 +92,37 @@ impl Registry {
         Policy(*self.0.policy())
     }
 
+    /// Record a node.
+    ///
+    /// Parameters
+    /// ----------
+    /// node : int
+    ///     The host's id for it, in [0, 2**64), not live already.
+    /// parent : int or None
+    ///     The live node that this one continues.
+    /// tokens : sequence, 1-D integer array or CPU tensor of ids in [0, 2**32)
+    ///     The node's own ids, without its ancestors'; at least one. Copied.
+    /// namespace : Namespace
+    ///     What may share the rows; the parent's.
+    /// base_position : int
+    ///     Position at which the first row was computed, usually where the parent ends.
+    /// hops : int
+    ///     Rotations that the rows have been through.
+    /// depth : int
+    ///     Approximation depth: 0 for rows computed over exact context.
+    ///
+    /// Raises
+    /// ------
+    /// DuplicateNode
+    ///     The id is live.
+    /// UnknownNode
+    ///     The parent is not live; it may have been evicted.
+    /// InvalidTokens
+    ///     The ids cannot be used, or there are none.
+    /// InvalidParams
+    ///     A number is out of range, or the parent lives in another namespace.
+    /// RegistryFull
+    ///     The tokens exceed the capacity, or pinned nodes leave no room.
     #[pyo3(
         signature = (node, parent, tokens, *, namespace, base_position=None, hops=None, depth=None),
         text_signature = "($self, node, parent, tokens, *, namespace, base_position=0, hops=0, depth=0)"
@@ -86,6 +154,9 @@ impl Registry {
         Ok(detached(tokens.py(), ids.len(), || self.0.add(&entry))?)
     }
 
+    /// Record one node without a parent: ``add(location, None, tokens, ...)``.
+    ///
+    /// Raises as :meth:`add` does.
     #[pyo3(
         signature = (tokens, location, *, namespace, base_position=None),
         text_signature = "($self, tokens, location, *, namespace, base_position=0)"
@@ -100,6 +171,24 @@ impl Registry {
         self.add(location, None, tokens, namespace, base_position, None, None)
     }
 
+    /// Make the first `at` tokens of a node a node of their own, the parent of what remains.
+    ///
+    /// This is what a radix tree does when a prompt leaves a node half-way. Donors stay valid, and plans
+    /// follow when revalidated.
+    ///
+    /// Parameters
+    /// ----------
+    /// node : int
+    ///     A live node; it keeps the tokens [at, end).
+    /// at : int
+    ///     At least 1 and less than the node's length.
+    /// new_node : int
+    ///     Id of the head, not live already.
+    ///
+    /// Raises
+    /// ------
+    /// UnknownNode, DuplicateNode, InvalidParams
+    ///     As the parameters say.
     fn split(
         &self,
         node: &Bound<'_, PyAny>,
@@ -114,10 +203,17 @@ impl Registry {
         Ok(self.0.split(node, at, new_node)?)
     }
 
+    /// Remove a node at once, also when a plan pins it; its children live on.
+    ///
+    /// Raises
+    /// ------
+    /// UnknownNode
+    ///     The id is not live.
     fn remove(&self, node: &Bound<'_, PyAny>) -> Result<(), Failure> {
         Ok(self.0.remove(unsigned("node", node, NODE)?)?)
     }
 
+    /// Remove a node if it is live, and return whether it was.
     fn discard(&self, node: &Bound<'_, PyAny>) -> Result<bool, Failure> {
         Ok(self.0.discard(unsigned("node", node, NODE)?))
     }
@@ -126,15 +222,44 @@ impl Registry {
         node.extract().is_ok_and(|node| self.0.contains(node))
     }
 
+    /// Remove every node of a namespace, and return how many there were.
     fn forget(&self, py: Python<'_>, namespace: &Bound<'_, Namespace>) -> usize {
         let namespace = &namespace.get().core;
         py.detach(|| self.0.forget(namespace))
     }
 
+    /// Remove everything.
     fn clear(&self, py: Python<'_>) {
         py.detach(|| self.0.clear());
     }
 
+    /// Plan the reuse of recorded rows for a prompt.
+    ///
+    /// Parameters
+    /// ----------
+    /// tokens : sequence, 1-D integer array or CPU tensor of ids in [0, 2**32)
+    ///     The whole prompt.
+    /// namespace : Namespace
+    ///     Only nodes of an equal namespace are considered.
+    /// prefix_len : int
+    ///     Positions that the engine's own prefix cache covers; the plan starts after them.
+    ///
+    /// Returns
+    /// -------
+    /// ReusePlan
+    ///     Segments that tile [prefix_len, len(tokens)); it pins what it reuses until released.
+    ///
+    /// Raises
+    /// ------
+    /// InvalidTokens
+    ///     The ids cannot be used.
+    /// InvalidParams
+    ///     The prefix is longer than the prompt.
+    ///
+    /// Notes
+    /// -----
+    /// The first `sink_tokens` positions and the last one are always computed, and rows computed at a
+    /// position below `sink_tokens` are reused at delta 0 only. Work is linear in the prompt's length.
     #[pyo3(
         signature = (tokens, *, namespace, prefix_len=None),
         text_signature = "($self, tokens, *, namespace, prefix_len=0)"
@@ -152,6 +277,7 @@ impl Registry {
         Ok(ReusePlan::new(detached(tokens.py(), ids.len(), work)?))
     }
 
+    /// Return counts of what is held and was done, as a new dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.0.stats();
         let counts = PyDict::new(py);

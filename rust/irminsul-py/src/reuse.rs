@@ -7,7 +7,24 @@ use pyo3::types::PyTuple;
 
 use crate::piece::Piece;
 
-/// `length` rows from `target` on, computed at `source` and after.
+/// Prompt positions whose rows are copied from recorded ones and rotated.
+///
+/// Attributes
+/// ----------
+/// target : int
+///     First prompt position.
+/// length : int
+///     Number of positions.
+/// source : int
+///     Position at which the first row was computed.
+/// delta : int
+///     Rotation that the rows need, in positions: ``target - source``.
+/// hops : int
+///     Most rotations that any of the rows has been through already.
+/// depth : int
+///     Largest approximation depth of any of the rows; 0 when all were computed over exact context.
+/// pieces : tuple of Piece
+///     Where the rows lie; concatenated they are the span.
 #[pyclass(frozen, eq, hash, module = "irminsul", name = "Reuse")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Reuse(irminsul::Reuse);

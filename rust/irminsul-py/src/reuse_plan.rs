@@ -10,7 +10,11 @@ use pyo3::types::PyTuple;
 use crate::compute::Compute;
 use crate::reuse::Reuse;
 
-/// Segments that tile the prompt behind its exact prefix.
+/// What to do for each prompt position behind the exact prefix.
+///
+/// While a plan is alive and not released, the nodes it reuses are not evicted for room; the host may
+/// still remove them, which :meth:`revalidate` finds. Use it as a context manager, or call
+/// :meth:`release`.
 #[pyclass(frozen, module = "irminsul", name = "ReusePlan")]
 #[derive(Debug)]
 pub(crate) struct ReusePlan(Mutex<irminsul::ReusePlan>);
@@ -28,6 +32,7 @@ impl ReusePlan {
 
 #[pymethods]
 impl ReusePlan {
+    /// Segments in order, tuple of Reuse and Compute; they tile [prefix_len, n).
     #[getter]
     fn segments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let segments = self.core().segments().to_vec();
@@ -43,20 +48,32 @@ impl ReusePlan {
         PyTuple::new(py, objects)
     }
 
+    /// Number of positions whose rows are reused.
     #[getter]
     fn reused_tokens(&self) -> usize {
         self.core().reused_tokens()
     }
 
+    /// Number of positions that the engine computes, without the exact prefix.
     #[getter]
     fn computed_tokens(&self) -> usize {
         self.core().computed_tokens()
     }
 
+    /// Compare the plan with the registry as it is now.
+    ///
+    /// Positions whose nodes were removed become Compute, and pieces follow splits. Call it after the
+    /// engine's own allocation, which may have evicted donors.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     True when no segment changed.
     fn revalidate(&self) -> bool {
         self.core().revalidate()
     }
 
+    /// Let the nodes be evicted. The segments stay readable.
     fn release(&self) {
         self.core().release();
     }

@@ -9,6 +9,7 @@ import sys
 import pytest
 from irminsul import cli, doctor
 from irminsul.integrations.sglang.compat import Row
+from irminsul.native import loader
 
 
 @pytest.fixture
@@ -94,6 +95,25 @@ def test_a_hook_that_is_gone_is_a_mismatch(versions, sglang_rows, capsys):
 def test_a_missing_entry_point_is_a_mismatch(versions, sglang_rows, monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda group: [])
     assert status_of(list(doctor.examine()), "entry point") == "mismatch"
+
+
+@pytest.mark.parametrize(
+    ("variables", "status"),
+    [
+        ({}, "absent"),
+        ({"IRMINSUL_CUDA_LIB": "/no/such/library.so"}, "mismatch"),
+        ({"IRMINSUL_CUDA_LIB": __file__}, "mismatch"),
+        ({"IRMINSUL_CUDA_LIB": __file__, "IRMINSUL_DISABLE_CUDA": "1"}, "absent"),
+    ],
+)
+def test_a_cuda_library_that_does_not_load_is_a_mismatch(monkeypatch, tmp_path, variables, status):
+    monkeypatch.setattr(loader, "_PACKAGED", tmp_path / "none.so")
+    monkeypatch.setattr(loader, "_outcome", None)
+    for name in ("IRMINSUL_CUDA_LIB", "IRMINSUL_DISABLE_CUDA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert doctor._cuda_library().status == status
 
 
 def test_runs_without_torch_and_engine(tmp_path):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import re
 import sys
@@ -22,6 +22,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import irminsul
+from irminsul import native
 from irminsul.integrations.sglang import compat
 
 __all__ = ["Check", "add_arguments", "examine", "run"]
@@ -174,10 +175,13 @@ def _native() -> Iterator[Check]:
 
 
 def _cuda_library() -> Check:
-    name = "CUDA library"
-    if importlib.util.find_spec("irminsul.native") is None:
-        return Check("native", name, "absent", "this build has none; rotation runs in torch")
-    return Check("native", name, *importlib.import_module("irminsul.native").describe())
+    name, reason = "CUDA library", native.unavailable_reason()
+    if reason is None:
+        return Check("native", name, "ok", f"{native.build_info()}, {native.library_path()}")
+    # Left out or switched off is a choice; there and not loadable, or named and not there, is not.
+    switched_off = os.environ.get(native.DISABLE_VARIABLE, "") not in ("", "0")
+    wanted = native.library_path().is_file() or bool(os.environ.get(native.LIBRARY_VARIABLE))
+    return Check("native", name, "mismatch" if wanted and not switched_off else "absent", reason)
 
 
 def _gpus() -> Iterator[Check]:
@@ -185,6 +189,8 @@ def _gpus() -> Iterator[Check]:
     if not gpus:
         yield Check("gpu", "NVIDIA", "absent", "no GPU; the library runs on the CPU")
     for index, detail in enumerate(gpus):
+        if native.is_available() and not native.supports_device(index):
+            detail += "; the CUDA library has no kernels for it, torch does their work"
         yield Check("gpu", f"NVIDIA {index}", "ok", detail)
 
 

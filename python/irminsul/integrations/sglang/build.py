@@ -1,0 +1,140 @@
+"""SGLang's cache-building context -> a checked irminsul cache with live hooks, or a refusal.
+
+Knows the order of the start-up checks; each check lives in a file of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from irminsul import ChunkParams, Policy, Registry
+from irminsul.errors import HostMismatch, Unsupported
+from irminsul.integrations.sglang import compat, plugin, refuse, runtime, selfcheck, settings
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.planner import Limits
+from irminsul.integrations.sglang.settings import Settings
+from irminsul.rotation import RopeTable
+
+logger = logging.getLogger(__name__)
+
+
+def build_cache(context: Any) -> Any:
+    """Return the radix cache for ``--radix-cache-backend irminsul``.
+
+    Parameters
+    ----------
+    context
+        SGLang's ``TreeCacheBuildContext``; model and KV pool exist already.
+
+    Raises
+    ------
+    Unsupported, HostMismatch, InvalidParams
+        Reuse could be wrong here; one sentence says why and what to do. With
+        ``IRMINSUL_ON_UNSUPPORTED=stock`` the first two give SGLang's own cache instead.
+    """
+    options = settings.load()
+    try:
+        check_host()
+        check_context(context)
+        return _build(context, options)
+    except (Unsupported, HostMismatch) as error:
+        if options.on_unsupported != "stock":
+            raise
+        logger.warning("irminsul is off and SGLang's own cache serves: %s", error)
+        runtime.uninstall()
+        from sglang.srt.mem_cache.registry import default_radix_cache_factory
+
+        return default_radix_cache_factory(context)
+
+
+def check_host() -> None:
+    """Raise `HostMismatch` unless every attribute exists and every hook is in place."""
+    wrong = [row for row in compat.rows() if not row.resolved]
+    if wrong:
+        listed = "; ".join(f"{row.target} {row.detail}" for row in wrong)
+        raise HostMismatch(
+            f"sglang {compat.version()} is not one that irminsul can work with: {listed}. "
+            f"Install sglang{compat.RANGE}, or drop --radix-cache-backend irminsul."
+        )
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    missing = [target for target in plugin.TARGETS if target not in HookRegistry._patched]
+    if missing:
+        raise HostMismatch(
+            f"SGLang did not apply irminsul's hooks on {', '.join(missing)}; its log above says "
+            "why. Check SGLANG_PLUGINS, or drop --radix-cache-backend irminsul."
+        )
+
+
+def check_context(context: Any) -> None:
+    """Raise `Unsupported` with every reason why this engine must not reuse rows."""
+    reasons = list(refuse.start_reasons(context))
+    if reasons:
+        raise Unsupported("irminsul cannot serve this engine: " + " Also, ".join(reasons))
+
+
+def _build(context: Any, options: Settings) -> Any:
+    from irminsul.integrations.sglang import absorb
+    from irminsul.integrations.sglang.cache import IrminsulRadixCache
+    from irminsul.integrations.sglang.hooks import Hooks
+
+    pool = context.params.token_to_kv_pool_allocator.get_kvcache()
+    table = selfcheck.rope_table(context.tp_worker.model_runner.model, pool.kv_buffer[0].device)
+    policy = Policy(**settings.policy_overrides(options))
+    registry = Registry(
+        options.capacity_tokens or pool.size + pool.page_size,
+        params=ChunkParams(**settings.chunk_overrides(options)),
+        policy=policy,
+    )
+    metrics = _metrics(context, options)
+    cache = IrminsulRadixCache(
+        context.params, registry, _identity(context, pool, table), options, metrics
+    )
+    requests = int(context.params.req_to_token_pool.size)
+    limits = Limits(
+        rows=min(options.max_rows or requests, requests),
+        row_tokens=options.max_row_tokens,
+        min_span=policy.min_span,
+    )
+    hooks = Hooks(cache, pool, table, limits, options, metrics)
+    absorb.install()
+    runtime.install(hooks)
+    _announce(context, pool, table, options)
+    return cache
+
+
+def _identity(context: Any, pool: Any, table: RopeTable) -> dict[str, str]:
+    model = context.model_config
+    revision = compat.server_value(context.server_args, "revision") or ""
+    layout = f"mla-{pool.kv_lora_rank}+{pool.qk_rope_head_dim}-{pool.dtype}"
+    pairing = "interleaved" if table.interleaved else "half-split"
+    return {
+        "model": f"{model.model_path}@{revision}",
+        "kv_layout": layout,
+        "rope": f"{pairing}-{table.max_positions}",
+    }
+
+
+def _metrics(context: Any, options: Settings) -> Metrics:
+    arguments = context.server_args
+    name = compat.server_value(arguments, "served_model_name") or context.model_config.model_path
+    labels = {"model_name": str(name), "tp_rank": str(context.tp_rank)}
+    return Metrics(
+        options.log_interval, prometheus=bool(context.params.enable_metrics), labels=labels
+    )
+
+
+def _announce(context: Any, pool: Any, table: RopeTable, options: Settings) -> None:
+    logger.info(
+        "irminsul is on: sglang %s, attention %s, %d layers of %s rows, rope %s up to %d "
+        "positions, %d tokens, mode %s",
+        compat.version(),
+        refuse.prefill_backend(context.server_args),
+        pool.layer_num,
+        pool.dtype,
+        "interleaved" if table.interleaved else "half-split",
+        table.max_positions,
+        pool.size,
+        options.mode,
+    )

@@ -1,0 +1,243 @@
+"""The four hooked SGLang calls -> a batch trimmed, moved, expanded to rows, and put back.
+
+Knows SGLang's forward batch and the plan; must not know the registry or the radix tree's inside.
+
+The scheduler, the sampler and the result see one row per request. Only the model in between sees
+one row per hole: rows of one request share its ``req_to_token`` row, and each row attends to all
+positions before it, moved ones included, because every backend writes a batch's KV first.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from irminsul.integrations.sglang import planner
+from irminsul.integrations.sglang.cache import IrminsulRadixCache
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.planner import BatchPlan, Limits, Window
+from irminsul.integrations.sglang.settings import Settings
+from irminsul.rotation import RopeTable, relocate_rows
+
+
+class Hooks:
+    """Answers the hooked calls of one scheduler process.
+
+    Parameters
+    ----------
+    cache
+        The tree whose rows are reused.
+    pool
+        SGLang's MLA KV pool.
+    table
+        The model's rotation, on the pool's device.
+    limits, settings, metrics
+        What to keep to, and what to count.
+    """
+
+    def __init__(
+        self,
+        cache: IrminsulRadixCache,
+        pool: Any,
+        table: RopeTable,
+        limits: Limits,
+        settings: Settings,
+        metrics: Metrics,
+    ) -> None:
+        self.cache = cache
+        self.active: Any = None
+        self._pool = pool
+        self._table = table
+        self._limits = limits
+        self._settings = settings
+        self._metrics = metrics
+
+    def plan(self, batch: Any) -> None:
+        """After ``ScheduleBatch.prepare_for_extend``: trim `batch` to its holes.
+
+        Never raises: a failure is a miss, and the batch is computed as SGLang built it.
+        """
+        try:
+            batch.irm_plan = None
+            windows = planner.windows_of(batch)
+            for window in windows:
+                planner.forget_produced_again(window)
+            if self._settings.test_planner_raises:
+                raise RuntimeError("the planner was asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
+            if self._eligible(batch, windows):
+                self._plan(batch, windows)
+        except Exception:
+            self._metrics.fallback("planner", "planning failed; this batch is computed in full")
+
+    def adopt(self, forward_batch: Any, batch: Any, runner: Any) -> None:
+        """After ``ForwardBatch.init_new``: give the trimmed tokens their true positions."""
+        plan: BatchPlan | None = getattr(batch, "irm_plan", None)
+        forward_batch.irm_plan = None
+        if plan is None or plan.adopted or runner.is_draft_worker:
+            return
+        if not forward_batch.forward_mode.is_extend():
+            return
+        plan.adopted = True
+        _use_on_this_stream(plan.tensors())
+        # Tokens of decoding requests that a mixed batch appended keep SGLang's positions.
+        positions = forward_batch.positions.clone()
+        positions[: len(plan.positions)] = plan.positions
+        forward_batch.positions = positions
+        forward_batch.extend_logprob_start_lens_cpu = _logprob_starts(forward_batch, plan)
+        forward_batch.irm_plan = plan
+
+    def forward(
+        self, original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any, **kw: Any
+    ) -> Any:
+        """Around ``ModelRunner.forward``: move the rows, then run one row per hole.
+
+        Raises whatever moving raises: the batch is trimmed, so it cannot be run without.
+        """
+        plan: BatchPlan | None = getattr(forward_batch, "irm_plan", None)
+        if plan is None or runner.is_draft_worker:
+            return original(runner, forward_batch, *args, **kw)
+        relocate_rows(
+            self._pool.kv_buffer,
+            plan.source_slots,
+            plan.target_slots,
+            plan.deltas,
+            self._table,
+        )
+        self.active = forward_batch
+        try:
+            return original(runner, expand(forward_batch, plan), *args, **kw)
+        finally:
+            self.active = None
+
+    def per_request(self, forward_batch: Any) -> Any:
+        """Around ``LogitsMetadata.from_forward_batch``: one row per request again."""
+        active = self.active
+        if active is None:
+            return forward_batch
+        view = copy.copy(forward_batch)
+        view.extend_seq_lens = active.extend_seq_lens
+        view.extend_seq_lens_cpu = active.extend_seq_lens_cpu
+        view.extend_logprob_start_lens_cpu = active.extend_logprob_start_lens_cpu
+        if view.next_token_logits_buffer is not None:
+            view.next_token_logits_buffer = view.next_token_logits_buffer[: active.batch_size]
+        return view
+
+    def _eligible(self, batch: Any, windows: list[Window]) -> bool:
+        if not batch.forward_mode.is_extend() or not windows:
+            return False
+        # The batch's other requests slice per-token results by the lengths that SGLang keeps.
+        if any(getattr(window.request, "return_hidden_states", False) for window in windows):
+            self._metrics.fallback("batch_hidden_states")
+            return False
+        if any(window.request.multimodal_inputs is not None for window in windows):
+            self._metrics.fallback("batch_multimodal")
+            return False
+        if any(window.request.input_embeds is not None for window in windows):
+            self._metrics.fallback("batch_embeddings")
+            return False
+        starts = batch.extend_logprob_start_lens or []
+        if batch.return_logprob and list(starts) != list(batch.extend_lens):
+            self._metrics.fallback("batch_prompt_logprobs")
+            return False
+        return True
+
+    def _plan(self, batch: Any, windows: list[Window]) -> None:
+        for window in windows:
+            namespace = self.cache.lookup_namespace(window.request)
+            if namespace is not None and window.end - window.start > self._limits.min_span:
+                planner.find_spans(window, self.cache.mirror, namespace, self._metrics)
+        planner.cut_to_limits(windows, self._limits, self._metrics)
+        if not any(window.spans for window in windows):
+            return
+        planner.trim(batch, windows, self._metrics)
+        self.cache.touch(node for w in windows for s in w.spans for node, _, _ in s.rows)
+
+
+def expand(forward_batch: Any, plan: BatchPlan) -> Any:
+    """Return a shallow copy of `forward_batch` with one row per hole.
+
+    Requests that a mixed batch appended after planning stay one row each.
+    """
+    bounds, owners = _rows(forward_batch, plan)
+    starts = [start for start, _ in bounds]
+    lengths = [end - start for start, end in bounds]
+    ends = [end for _, end in bounds]
+    view = copy.copy(forward_batch)
+    device = forward_batch.seq_lens.device
+    index = _index(owners, device)
+    view.batch_size = len(bounds)
+    view.req_pool_indices = forward_batch.req_pool_indices[index]
+    view.seq_lens = _like(ends, forward_batch.seq_lens)
+    view.seq_lens_cpu = torch.tensor(ends, dtype=torch.int64)
+    view.seq_lens_sum = sum(ends)
+    if forward_batch.orig_seq_lens is not None:
+        view.orig_seq_lens = _like(ends, forward_batch.orig_seq_lens)
+    view.extend_prefix_lens = _like(starts, forward_batch.extend_prefix_lens)
+    view.extend_prefix_lens_cpu = starts
+    view.extend_seq_lens = _like(lengths, forward_batch.extend_seq_lens)
+    view.extend_seq_lens_cpu = lengths
+    firsts = [0]
+    for length in lengths[:-1]:
+        firsts.append(firsts[-1] + length)
+    view.extend_start_loc = _like(firsts, forward_batch.extend_start_loc)
+    if getattr(forward_batch, "req_pool_indices_cpu", None) is not None:
+        view.req_pool_indices_cpu = forward_batch.req_pool_indices_cpu[torch.tensor(owners)]
+    if getattr(forward_batch, "max_seq_len_host", None) is not None:
+        view.max_seq_len_host = max(ends)
+    for name in ("lora_ids", "rids"):
+        values = getattr(forward_batch, name, None)
+        if values is not None:
+            setattr(view, name, [values[owner] for owner in owners])
+    return view
+
+
+def _rows(forward_batch: Any, plan: BatchPlan) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the bounds of each row and the request it belongs to."""
+    bounds: list[tuple[int, int]] = []
+    owners: list[int] = []
+    for owner, (prefix, length) in enumerate(
+        zip(forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True)
+    ):
+        holes = plan.holes[owner] if owner < len(plan.holes) else [(prefix, prefix + length)]
+        bounds += holes
+        owners += [owner] * len(holes)
+    return bounds, owners
+
+
+def _logprob_starts(forward_batch: Any, plan: BatchPlan) -> list[int] | None:
+    """Return where logprobs start per request, counted in the tokens that are left.
+
+    Only requests without prompt logprobs are planned, and for those SGLang puts the start at the
+    end. The schedule batch keeps the untrimmed numbers: its result is sliced by untrimmed lengths.
+    """
+    starts = forward_batch.extend_logprob_start_lens_cpu
+    if starts is None:
+        return None
+    lengths = forward_batch.extend_seq_lens_cpu
+    return [*lengths[: len(plan.holes)], *starts[len(plan.holes) :]]
+
+
+def _like(values: list[int], tensor: Tensor) -> Tensor:
+    host = torch.tensor(values, dtype=tensor.dtype)
+    if tensor.device.type == "cpu":
+        return host
+    return host.pin_memory().to(tensor.device, non_blocking=True)
+
+
+def _index(values: list[int], device: torch.device) -> Tensor:
+    host = torch.tensor(values, dtype=torch.int64)
+    if device.type == "cpu":
+        return host
+    return host.pin_memory().to(device, non_blocking=True)
+
+
+def _use_on_this_stream(tensors: tuple[Tensor, ...]) -> None:
+    # They were made on the schedule stream: without this the allocator could hand their memory
+    # out there again while the forward stream still reads them.
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,0 +1,234 @@
+"""Nodes of SGLang's radix tree <-> nodes of irminsul's registry, kept equal.
+
+Must not import SGLang: a tree node is anything with ``parent``, ``key`` and ``value``.
+
+One tree node is a chain of registry nodes, cut where hops or depth change, because the tree cuts
+at page boundaries only. The registry compares its own copy of the ids; `rows` compares once more
+with the live node, so that a mistake here costs a hit and never serves another text's rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irminsul import Namespace, Registry, Reuse
+from irminsul.errors import IrminsulError, UnknownNode
+from irminsul.integrations.sglang import provenance
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.provenance import Moved, NodeRecord, Segment
+
+_RECORD = "irm_record"
+
+# Rows of one live tree node: the node, the first row inside it, how many.
+Rows = tuple[Any, int, int]
+
+
+class TreeMirror:
+    """Records what a radix tree holds and finds it again.
+
+    Parameters
+    ----------
+    registry
+        Receives every recorded node; nobody else may add to it.
+    metrics
+        Counts what is recorded and what goes wrong.
+
+    Notes
+    -----
+    ``broken`` is set by the first failure to follow a split or a deletion. The mirror no longer
+    equals the tree then, so it is emptied and finds nothing until `clear`.
+    """
+
+    def __init__(self, registry: Registry, metrics: Metrics) -> None:
+        self.registry = registry
+        self.broken = False
+        self._metrics = metrics
+        self._owners: dict[int, Any] = {}
+        self._keys = itertools.count(1)
+
+    def record(
+        self, leaf: Any, root: Any, namespace: Namespace | None, moved: Iterable[Moved]
+    ) -> None:
+        """Record the nodes between `root` and `leaf` that are not recorded yet.
+
+        Parameters
+        ----------
+        leaf, root
+            Ends of the path that a request has just inserted.
+        namespace
+            Who may reuse these rows; None records their provenance but makes them no donors.
+        moved
+            Positions of the request whose rows were moved.
+        """
+        fresh = []
+        node = leaf
+        while node is not root and record_of(node) is None:
+            fresh.append(node)
+            node = node.parent
+        moved = sorted(moved, key=lambda part: part.start)
+        for child in reversed(fresh):
+            self._record_node(child, None if node is root else record_of(node), namespace, moved)
+            node = child
+
+    def split(self, tail: Any, head: Any, parent: Any) -> None:
+        """Follow a split: `head` now holds the first rows that were `tail`'s."""
+        record = record_of(tail)
+        if record is None:
+            return
+        above = record_of(parent)
+        first, second, inside = provenance.split(
+            record, len(head.key), above.depth if above is not None else 0
+        )
+        if inside:
+            self._split_segment(first.segments[-1], second.segments[0], inside)
+        setattr(head, _RECORD, first)
+        setattr(tail, _RECORD, second)
+        for segment in first.segments:
+            if segment.key is not None:
+                self._owners[segment.key] = head
+
+    def delete(self, node: Any) -> None:
+        """Follow the deletion of a leaf: its rows are donors no more."""
+        record = record_of(node)
+        for segment in record.segments if record is not None else ():
+            if segment.key is not None:
+                self._owners.pop(segment.key, None)
+                self.registry.discard(segment.key)
+        setattr(node, _RECORD, None)
+
+    def clear(self) -> None:
+        """Forget everything; the tree is empty."""
+        self._owners.clear()
+        self.registry.clear()
+        self.broken = False
+
+    def guard(self, change: Callable[..., None], *arguments: Any) -> None:
+        """Run `change`; if it fails, empty the mirror and find nothing any more."""
+        if self.broken:
+            return
+        try:
+            change(*arguments)
+        except Exception:
+            self.broken = True
+            self._owners.clear()
+            self.registry.clear()
+            self._metrics.fallback("mirror", "the registry lost track of the tree; reuse is off")
+
+    def rows(self, reuse: Reuse, tokens: array[int]) -> list[Rows] | None:
+        """Return the live rows behind `reuse`, or None when any of them is not what it claims.
+
+        Parameters
+        ----------
+        reuse
+            Segment of a plan made for `tokens` just now.
+        tokens
+            The prompt's token ids.
+        """
+        found: list[Rows] = []
+        target, source = reuse.target, reuse.source
+        for piece in reuse.pieces:
+            node = self._owners.get(piece.node)
+            if node is None or (record := record_of(node)) is None:
+                return None
+            offset = piece.offset + _offset_of(piece.node, record)
+            wanted = tokens[target : target + piece.length]
+            held = node.key.token_ids[offset : offset + piece.length]
+            if record.start + offset != source or held != wanted or node.value is None:
+                return None
+            found.append((node, offset, piece.length))
+            target += piece.length
+            source += piece.length
+        return found
+
+    def _record_node(
+        self,
+        node: Any,
+        parent: NodeRecord | None,
+        namespace: Namespace | None,
+        moved: list[Moved],
+    ) -> None:
+        start = parent.start + sum(part.length for part in parent.segments) if parent else 0
+        context = parent.depth if parent else 0
+        parts = list(provenance.segments(start, start + len(node.key), moved, context))
+        depth = max([context, *(part.depth for part in parts)])
+        setattr(node, _RECORD, NodeRecord(start, depth, parts))
+        if namespace is None or self.broken:
+            return
+        tokens = np.frombuffer(node.key.raw_token_ids(), dtype=np.int64)
+        self._add(node, parts, tokens, start, parent.last_key() if parent else None, namespace)
+
+    def _add(
+        self,
+        node: Any,
+        parts: list[Segment],
+        tokens: NDArray[np.int64],
+        position: int,
+        above: int | None,
+        namespace: Namespace,
+    ) -> None:
+        offset = 0
+        for part in parts:
+            piece = tokens[offset : offset + part.length]
+            part.key = self._register(part, above, piece, position + offset, namespace)
+            if part.key is not None:
+                self._owners[part.key] = node
+            above = part.key
+            offset += part.length
+
+    def _register(
+        self,
+        part: Segment,
+        above: int | None,
+        tokens: NDArray[np.int64],
+        position: int,
+        namespace: Namespace,
+    ) -> int | None:
+        key = next(self._keys)
+        common: dict[str, Any] = {
+            "namespace": namespace,
+            "base_position": position,
+            "hops": part.hops,
+            "depth": part.depth,
+        }
+        try:
+            try:
+                self.registry.add(key, above, tokens, **common)
+            except UnknownNode:
+                # The registry dropped the parent to make room; these rows start a path.
+                self.registry.add(key, None, tokens, **common)
+        except IrminsulError:
+            self._metrics.fallback("record", "%d tokens are no donors", part.length)
+            return None
+        self._metrics.add("recorded_tokens", part.length)
+        return key
+
+    def _split_segment(self, head: Segment, tail: Segment, at: int) -> None:
+        if tail.key is None:
+            return
+        head.key = next(self._keys)
+        try:
+            self.registry.split(tail.key, at, head.key)
+        except UnknownNode:
+            self._owners.pop(tail.key, None)
+            head.key = tail.key = None
+
+
+def record_of(node: Any) -> NodeRecord | None:
+    """Return what is recorded about a tree node."""
+    record: NodeRecord | None = getattr(node, _RECORD, None)
+    return record
+
+
+def _offset_of(key: int, record: NodeRecord) -> int:
+    offset = 0
+    for segment in record.segments:
+        if segment.key == key:
+            return offset
+        offset += segment.length
+    raise LookupError(f"registry node {key} is not part of the tree node that owns it")

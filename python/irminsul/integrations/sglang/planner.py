@@ -1,0 +1,300 @@
+"""A prefill batch as SGLang built it -> the same batch with only its holes left to compute.
+
+Knows the batch's fields and the registry's plans; must not know attention backends or streams.
+
+SGLang has already given every token a slot and evicted what it needed to, so a plan made now can
+name no row that is about to be freed. `plan_batch` builds everything first and assigns last: when
+it raises, the batch is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from irminsul import Namespace, Reuse
+from irminsul.integrations.sglang import provenance
+from irminsul.integrations.sglang.compat import prompt_tokens
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.mirror import Rows, TreeMirror
+from irminsul.integrations.sglang.provenance import Moved
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a batch may be expanded to: attention backends size their buffers by these."""
+
+    rows: int
+    row_tokens: int
+    min_span: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions ``[start, end)`` of one request that live tree rows can serve."""
+
+    start: int
+    end: int
+    delta: int
+    hops: int
+    depth: int
+    rows: tuple[Rows, ...]
+
+    @property
+    def length(self) -> int:
+        """Number of tokens."""
+        return self.end - self.start
+
+    def moved(self) -> Moved:
+        """Return how the rows will have come about once they are moved."""
+        turned = 1 if self.delta else 0
+        return Moved(self.start, self.end, self.hops + turned, self.depth + 1)
+
+
+@dataclass(frozen=True)
+class Share:
+    """How the prompt tokens of one request are served in this round."""
+
+    rid: str
+    prefix: int
+    reused: int
+    computed: int
+
+
+@dataclass
+class Window:
+    """The positions ``[start, end)`` that one request prefills in this round."""
+
+    request: Any
+    start: int
+    end: int
+    spans: list[Span] = field(default_factory=list)
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the positions to compute, as half-open intervals."""
+        found, position = [], self.start
+        for span in self.spans:
+            if span.start > position:
+                found.append((position, span.start))
+            position = span.end
+        found.append((position, self.end))
+        return found
+
+    @property
+    def reused(self) -> int:
+        """Number of tokens that are moved."""
+        return sum(span.length for span in self.spans)
+
+
+@dataclass
+class BatchPlan:
+    """What the model runner needs to run a trimmed batch.
+
+    Parameters
+    ----------
+    holes
+        Per request, the intervals to compute; each becomes one row of the forward batch.
+    positions : Tensor, int64, [computed tokens]
+        On the batch's device.
+    source_slots, target_slots : Tensor, int64, [moved tokens]
+        KV rows to read and to write.
+    deltas : Tensor, int64, [moved tokens]
+        Target position minus source position.
+    shares
+        Per request, for reports.
+    """
+
+    holes: list[list[tuple[int, int]]]
+    positions: Tensor
+    source_slots: Tensor
+    target_slots: Tensor
+    deltas: Tensor
+    shares: tuple[Share, ...]
+    adopted: bool = False
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors that another stream will read."""
+        return self.positions, self.source_slots, self.target_slots, self.deltas
+
+
+def find_spans(window: Window, mirror: TreeMirror, namespace: Namespace, metrics: Metrics) -> None:
+    """Fill `window` with what the registry can serve of it.
+
+    The last token of a round is never reused: a row without a token to compute would have no
+    logits, and the whole prompt's last token decides the answer.
+    """
+    tokens = prompt_tokens(window.request)
+    ids = np.frombuffer(tokens, dtype=np.int64)
+    with mirror.registry.lookup(ids, namespace=namespace, prefix_len=window.start) as plan:
+        found = [part for part in plan.segments if isinstance(part, Reuse)]
+        for reuse in found:
+            if reuse.target >= window.end - 1:
+                break
+            rows = mirror.rows(reuse, tokens)
+            if rows is None:
+                metrics.fallback("stale", "a planned donor is not what was recorded; computing")
+                continue
+            window.spans.append(_clip(reuse, rows, window.end - 1))
+
+
+def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -> None:
+    """Give the shortest spans back to computation until the batch keeps its limits."""
+    for window in windows:
+        window.spans = [span for span in window.spans if span.length >= limits.min_span]
+    while any(window.spans for window in windows) and _exceeds(windows, limits):
+        owner = min(
+            (window for window in windows if window.spans),
+            key=lambda window: min(span.length for span in window.spans),
+        )
+        owner.spans.remove(min(owner.spans, key=lambda span: span.length))
+        metrics.add("dropped_spans", 1)
+
+
+def windows_of(batch: Any) -> list[Window]:
+    """Return what each request of `batch` prefills in this round."""
+    return [
+        Window(request, prefix, prefix + length)
+        for request, prefix, length in zip(
+            batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True
+        )
+    ]
+
+
+def trim(batch: Any, windows: list[Window], metrics: Metrics) -> BatchPlan:
+    """Drop the reused tokens of `windows` from `batch` and return the plan to run it.
+
+    Slots and ``seq_lens`` stay: the request owns its rows, moved or computed. For each request
+    ``prefix_lens + extend_lens`` stays its end, so code that adds the two sees no difference.
+    """
+    kept, positions = _kept(windows)
+    plan = _device_plan(batch, windows, kept, positions)
+    inputs = _select(batch.prefill_input_ids_cpu, torch.from_numpy(np.flatnonzero(kept)))
+    computed_slots = batch.out_cache_loc[_to_device(np.flatnonzero(kept), batch.out_cache_loc)]
+    computed = [window.end - window.start - window.reused for window in windows]
+    prefixes = [window.end - count for window, count in zip(windows, computed, strict=True)]
+    moved = [_history(window) for window in windows]
+    # Nothing may fail from here on.
+    batch.prefill_input_ids_cpu = inputs
+    batch.out_cache_loc = computed_slots
+    batch.extend_num_tokens = len(inputs)
+    batch.extend_lens = computed
+    batch.prefix_lens = prefixes
+    batch.irm_plan = plan
+    for window, history in zip(windows, moved, strict=True):
+        _account(window, history)
+    _count(plan, metrics, sum(len(window.spans) for window in windows))
+    return plan
+
+
+def forget_produced_again(window: Window) -> None:
+    """Drop what was known of rows that `window` is about to produce anew (retraction)."""
+    known: list[Moved] = getattr(window.request, "irm_moved", [])
+    if known:
+        window.request.irm_moved = provenance.forget_from(known, window.start)
+
+
+def _clip(reuse: Reuse, rows: list[Rows], end: int) -> Span:
+    length = min(reuse.length, end - reuse.target)
+    left, used = length, []
+    for node, offset, count in rows:
+        if left <= 0:
+            break
+        used.append((node, offset, min(count, left)))
+        left -= count
+    return Span(
+        reuse.target,
+        reuse.target + length,
+        reuse.delta,
+        reuse.hops,
+        reuse.depth,
+        tuple(used),
+    )
+
+
+def _exceeds(windows: Sequence[Window], limits: Limits) -> bool:
+    starts = [start for window in windows for start, end in window.holes() if end > start]
+    return len(starts) > limits.rows or sum(starts) > limits.row_tokens
+
+
+def _kept(windows: list[Window]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which tokens of the batch stay, and the positions of those."""
+    positions = np.concatenate(
+        [np.arange(window.start, window.end, dtype=np.int64) for window in windows]
+    )
+    kept = np.ones(len(positions), dtype=np.bool_)
+    base = 0
+    for window in windows:
+        for span in window.spans:
+            kept[base + span.start - window.start : base + span.end - window.start] = False
+        base += window.end - window.start
+    return kept, positions[kept]
+
+
+def _device_plan(
+    batch: Any,
+    windows: list[Window],
+    kept: NDArray[np.bool_],
+    positions: NDArray[np.int64],
+) -> BatchPlan:
+    slots = batch.out_cache_loc
+    spans = [span for window in windows for span in window.spans]
+    deltas = np.repeat([span.delta for span in spans], [span.length for span in spans])
+    source = [
+        node.value[offset : offset + count] for span in spans for node, offset, count in span.rows
+    ]
+    return BatchPlan(
+        holes=[window.holes() for window in windows],
+        positions=_to_device(positions, slots),
+        source_slots=torch.cat(source).to(torch.int64),
+        target_slots=slots[_to_device(np.flatnonzero(~kept), slots)].to(torch.int64),
+        deltas=_to_device(deltas.astype(np.int64), slots),
+        shares=tuple(_share(window) for window in windows),
+    )
+
+
+def _share(window: Window) -> Share:
+    reused = window.reused
+    computed = window.end - window.start - reused
+    return Share(str(window.request.rid), window.start, reused, computed)
+
+
+def _history(window: Window) -> list[Moved]:
+    known = provenance.forget_from(getattr(window.request, "irm_moved", []), window.start)
+    return known + [span.moved() for span in window.spans]
+
+
+def _account(window: Window, history: list[Moved]) -> None:
+    request, reused = window.request, window.reused
+    request.irm_moved = history
+    request.irm_reused = getattr(request, "irm_reused", 0) + reused
+    # As SGLang counts its own hits: what a retracted request repeats is not counted twice.
+    if reused and not request.retracted_stain:
+        request.cached_tokens += reused
+        request.cached_tokens_device += reused
+
+
+def _count(plan: BatchPlan, metrics: Metrics, spans: int) -> None:
+    metrics.add("planned_batches", 1)
+    metrics.add("reused_tokens", sum(share.reused for share in plan.shares))
+    metrics.add("computed_tokens", sum(share.computed for share in plan.shares))
+    metrics.add("spans", spans)
+    metrics.add("rows", sum(len(holes) for holes in plan.holes))
+
+
+def _select(ids: Tensor, index: Tensor) -> Tensor:
+    chosen = ids[index]
+    return chosen.pin_memory() if ids.is_pinned() else chosen
+
+
+def _to_device(values: NDArray[np.int64], like: Tensor) -> Tensor:
+    """Copy `values` to the device of `like` without waiting for it."""
+    host = torch.from_numpy(np.ascontiguousarray(values))
+    if like.device.type == "cpu":
+        return host
+    return host.pin_memory().to(like.device, non_blocking=True)

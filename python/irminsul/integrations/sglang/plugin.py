@@ -1,0 +1,83 @@
+"""SGLang's plugin loader -> irminsul's cache backend and its four hooks, registered.
+
+Must stay cheap and must not import torch: SGLang calls it in every process, in use or not.
+
+Nothing happens until a scheduler is started with ``--radix-cache-backend irminsul``: each hook
+asks `runtime.current` first and returns at once while it is ``None``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from irminsul.integrations.sglang import runtime
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "irminsul"
+
+_SCHEDULE = "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend"
+_BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new"
+_FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
+_LOGITS = "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch"
+
+# Dotted path of each hooked function; the start-up check wants every one of them in place.
+TARGETS = (_SCHEDULE, _BATCH, _FORWARD, _LOGITS)
+
+
+def register() -> None:
+    """Register the cache backend and the hooks in this process; calling it again does nothing.
+
+    Notes
+    -----
+    ``sglang.srt.plugins`` entry point. SGLang logs what it raises and goes on; a scheduler that
+    asks for the backend then fails with "not registered".
+    """
+    from sglang.srt.mem_cache.registry import (
+        register_radix_cache_backend,
+        registered_radix_cache_backends,
+    )
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if BACKEND in registered_radix_cache_backends():
+        return
+    register_radix_cache_backend(BACKEND, _build)
+    HookRegistry.register(_SCHEDULE, _after_prepare_for_extend, HookType.AFTER)
+    HookRegistry.register(_BATCH, _after_init_new, HookType.AFTER)
+    HookRegistry.register(_FORWARD, _around_forward, HookType.AROUND)
+    HookRegistry.register(_LOGITS, _around_logits_metadata, HookType.AROUND)
+    logger.debug("irminsul registered its radix cache backend and %d hooks", len(TARGETS))
+
+
+def _build(context: Any) -> Any:
+    from irminsul.integrations.sglang.build import build_cache
+
+    return build_cache(context)
+
+
+def _after_prepare_for_extend(result: Any, batch: Any, *_: Any, **__: Any) -> None:
+    if runtime.current is not None:
+        runtime.current.plan(batch)
+
+
+def _after_init_new(
+    forward_batch: Any, _cls: Any, batch: Any, runner: Any, *_: Any, **__: Any
+) -> None:
+    if runtime.current is not None:
+        runtime.current.adopt(forward_batch, batch, runner)
+
+
+def _around_forward(
+    original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if runtime.current is None:
+        return original(runner, forward_batch, *args, **kwargs)
+    return runtime.current.forward(original, runner, forward_batch, *args, **kwargs)
+
+
+def _around_logits_metadata(original: Callable[..., Any], cls: Any, forward_batch: Any) -> Any:
+    if runtime.current is None:
+        return original(cls, forward_batch)
+    return original(cls, runtime.current.per_request(forward_batch))

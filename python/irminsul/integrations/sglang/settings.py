@@ -1,0 +1,155 @@
+"""Environment variables and an optional JSON file -> one frozen settings object.
+
+Must not know SGLang: SGLang has no free-form server argument, so this is a plugin's only channel;
+scheduler processes inherit the environment of the process that starts them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from irminsul.errors import InvalidParams
+
+CONFIG_VARIABLE = "IRMINSUL_CONFIG"
+PREFIX = "IRMINSUL_"
+
+Mode = Literal["reuse", "exact"]
+OnUnsupported = Literal["refuse", "stock"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an operator can set; field ``min_span`` is variable ``IRMINSUL_MIN_SPAN``.
+
+    Parameters
+    ----------
+    mode
+        ``reuse``, or ``exact``: no request reuses moved content unless it asks for it.
+    on_unsupported
+        What a start-up refusal does: ``refuse`` stops the scheduler, ``stock`` serves with
+        SGLang's own cache and a warning.
+    capacity_tokens
+        Tokens the registry remembers; 0 means the size of the KV pool.
+    chunk_min, chunk_avg, chunk_max
+        Sizes of content-defined chunks, in tokens; 0 keeps the library's default.
+    chunk_secret
+        Seed of the chunk boundaries.
+    sink_tokens, min_span, recompute_head, max_hops, max_depth, max_segments
+        The policy of `irminsul.Policy`; -1 keeps the library's default.
+    max_rows
+        Most rows a batch is expanded to (one per hole); 0 means what the request pool allows.
+    max_row_tokens
+        Most prefix tokens of all rows together, which bounds an attention backend's index arrays.
+    log_interval
+        Seconds between two log lines of one kind on the data path.
+    test_no_tree_match, test_planner_raises, test_dump_rows
+        For tests only: take no exact prefix; fail in the planner; write the KV rows of each
+        request to this folder before they enter the tree.
+    """
+
+    mode: Mode = "reuse"
+    on_unsupported: OnUnsupported = "refuse"
+    capacity_tokens: int = 0
+    chunk_min: int = 0
+    chunk_avg: int = 0
+    chunk_max: int = 0
+    chunk_secret: int = 0
+    sink_tokens: int = -1
+    min_span: int = -1
+    recompute_head: int = -1
+    max_hops: int = -1
+    max_depth: int = -1
+    max_segments: int = -1
+    max_rows: int = 0
+    max_row_tokens: int = 4_194_304
+    log_interval: float = 60.0
+    test_no_tree_match: bool = False
+    test_planner_raises: bool = False
+    test_dump_rows: str = ""
+
+
+def load(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the JSON file named by ``IRMINSUL_CONFIG``, then the variables, which win.
+
+    Parameters
+    ----------
+    environment
+        Variables to read; the process's own by default.
+
+    Raises
+    ------
+    InvalidParams
+        The file cannot be read, holds an unknown key, or a value has the wrong type.
+    """
+    environment = os.environ if environment is None else environment
+    values = _from_file(environment.get(CONFIG_VARIABLE, ""))
+    for field in fields(Settings):
+        name = PREFIX + field.name.upper()
+        if environment.get(name, "") != "":
+            values[field.name] = _parsed(name, environment[name], _TYPES[field.name])
+    return Settings(**values)
+
+
+def policy_overrides(settings: Settings) -> dict[str, int]:
+    """Return the policy fields that `settings` changes, for ``irminsul.Policy(**...)``."""
+    names = ("sink_tokens", "min_span", "recompute_head", "max_hops", "max_depth", "max_segments")
+    return {name: value for name in names if (value := getattr(settings, name)) >= 0}
+
+
+def chunk_overrides(settings: Settings) -> dict[str, int]:
+    """Return the chunk sizes that `settings` changes, for ``irminsul.ChunkParams(**...)``."""
+    names = ("min", "avg", "max", "secret")
+    return {name: value for name in names if (value := getattr(settings, f"chunk_{name}")) > 0}
+
+
+_TYPES: dict[str, Any] = get_type_hints(Settings)
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidParams(f"{CONFIG_VARIABLE}={path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidParams(f"{CONFIG_VARIABLE}={path} must hold a JSON object")
+    unknown = sorted(set(content) - set(_TYPES))
+    if unknown:
+        raise InvalidParams(
+            f"{CONFIG_VARIABLE}={path} has unknown keys {unknown}; known are {sorted(_TYPES)}"
+        )
+    return {name: _checked(name, value, _TYPES[name]) for name, value in content.items()}
+
+
+def _parsed(name: str, text: str, kind: Any) -> Any:
+    if kind is bool:
+        if text.lower() not in _BOOLEANS:
+            raise InvalidParams(f"{name}={text!r} is not a boolean; use 1 or 0")
+        return _BOOLEANS[text.lower()]
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise InvalidParams(f"{name}={text!r} is not of type {kind.__name__}") from None
+    return _checked(name, text, kind)
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise InvalidParams(f"{name}={value!r} is not one of {list(get_args(kind))}")
+        return value
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise InvalidParams(f"{name}={value!r} is not of type {kind.__name__}")
+    return value
+
+
+_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}

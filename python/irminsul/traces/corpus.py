@@ -176,7 +176,7 @@ def _file_digest(path: Path) -> bytes:
 
 def _read(path: Path) -> Corpus | None:
     try:
-        with np.load(path) as arrays:
+        with path.open("rb") as file, np.load(file) as arrays:
             return Corpus(
                 tokens=arrays["tokens"],
                 bounds=arrays["bounds"],

@@ -23,6 +23,8 @@ Message = Mapping[str, Any]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_MAGIC = b"\x1f\x8b"
+# Small, since a crafted block expands thirty-thousandfold.
+_ZSTD_BLOCK_BYTES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,36 +184,45 @@ def _decompressed(raw: io.BufferedReader, stack: contextlib.ExitStack) -> io.Raw
     head = raw.peek(4)[:4]
     if head.startswith(_GZIP_MAGIC):
         return _Raw(stack.enter_context(gzip.open(raw)))
-    if head == _ZSTD_MAGIC:
-        return _Raw(_ZstdErrors(_zstd_stream(raw)))
-    return _Raw(raw)
+    return _Raw(_ZstdFile(raw) if head == _ZSTD_MAGIC else raw)
 
 
-def _zstd_stream(raw: io.BufferedReader) -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingExtra(
-            "reading a zstd-compressed trace needs the package zstandard: "
-            "pip install 'irminsul-kv[cli]'"
-        ) from error
-    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+class _ZstdFile:
+    """Frames of zstd in a row; unlike for zstandard's own reader, a cut-off file is an error."""
 
-
-class _ZstdErrors:
-    """Turn zstandard's own error type into the `OSError` that gzip raises for damage."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, raw: io.BufferedReader) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise MissingExtra(
+                "reading a zstd-compressed trace needs the package zstandard: "
+                "pip install 'irminsul-kv[cli]'"
+            ) from error
+        self._raw = raw
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._error = zstandard.ZstdError
+        self._frame: Any = None
+        self._ready = b""
 
     def read(self, size: int) -> bytes:
-        import zstandard
-
-        try:
-            data: bytes = self._stream.read(size)
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from error
+        while not self._ready and (block := self._raw.read1(_ZSTD_BLOCK_BYTES)):
+            self._ready = self._feed(block)
+        if not self._ready and self._frame is not None:
+            raise EOFError("the zstd data ends in the middle of a frame")
+        data, self._ready = self._ready[:size], self._ready[size:]
         return data
+
+    def _feed(self, block: bytes) -> bytes:
+        out = []
+        while block:
+            frame = self._frame or self._new_frame()
+            try:
+                out.append(frame.decompress(block))
+            except self._error as error:
+                raise OSError(str(error)) from error
+            block = frame.unused_data if frame.eof else b""
+            self._frame = None if frame.eof else frame
+        return b"".join(out)
 
 
 def _request_body(record: dict[str, Any]) -> dict[str, Any]:

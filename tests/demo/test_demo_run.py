@@ -4,13 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-HOSTS = Path(os.environ.get("IRMINSUL_TEST_HOSTS", Path(__file__).parents[2] / ".hosts"))
-VERSIONS = sorted(path.name for path in HOSTS.glob("*") if (path / "sglang").is_dir())
+from demo_hosts import each_version, environment
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -37,14 +34,13 @@ def demo(version, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "irminsul", "demo", *arguments],
         capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(HOSTS / version)},
+        env=environment(version),
         check=False,
         text=True,
     )
 
 
-@pytest.mark.parametrize("version", VERSIONS or [pytest.param("none", marks=pytest.mark.skip(
-    reason=f"no SGLang unpacked in {HOSTS}"))])  # fmt: skip
+@each_version
 def test_moved_text_is_reused_and_counted(version, log):
     result = demo(version, "--prompts", str(log), "--json")
     assert result.returncode == 0, result.stderr

@@ -148,7 +148,7 @@ def _serve(
     from irminsul.demo.engine import EngineProcess, warm_up
 
     side = "with irminsul" if reuse else "without irminsul"
-    progress.say(f"starting SGLang {side}")
+    progress.say(f"starting SGLang {side} (about half a minute)")
     answers = []
     with EngineProcess(
         model, reuse=reuse, pool_tokens=pool_tokens, context_length=_POOL_TOKENS

@@ -27,7 +27,7 @@ from irminsul.errors import EngineFailed
 
 __all__ = ["Answer", "EngineProcess"]
 
-_LOG_TAIL_LINES = 15
+_LOG_TAIL_LINES = 25
 _STOP_SECONDS = 20
 
 
@@ -101,7 +101,7 @@ class EngineProcess:
         try:
             self._read()
         except BaseException:
-            self.close()
+            self.close(0)
             raise
         return self
 
@@ -111,27 +111,33 @@ class EngineProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        # After an error or an interrupt nobody waits for the prompt that is still being served.
+        self.close(_STOP_SECONDS if error is None else 0)
 
     def ask(self, ids: Sequence[int] | npt.NDArray[np.uint32]) -> Answer:
         """Send one prompt and wait for its first token."""
         self._asked += 1
         request = f"demo-{self._asked}"
         reply = self._send({"id": request, "ids": [int(token) for token in ids]})
-        prefix, logits = read_measures(Path(self._folder.name, "measures"), request)
+        try:
+            prefix, logits = read_measures(Path(self._folder.name, "measures"), request)
+        except FileNotFoundError:
+            # SGLang logs a hook that cannot be put in place and goes on without it.
+            raise self._failure("SGLang did not run the demo's measurements") from None
         return Answer(reply["seconds"], reply["token"], reply["cached_tokens"], prefix, logits)
 
     def flush(self) -> None:
         """Empty the engine's caches."""
         self._send({"flush": True})
 
-    def close(self) -> None:
-        """End the engine and remove its files; repeatable."""
+    def close(self, patience_s: float = _STOP_SECONDS) -> None:
+        """End the engine, by force after `patience_s` seconds, and remove its files; repeatable."""
         process = self._process
-        if process.stdin and not process.stdin.closed:
-            process.stdin.close()
+        if process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_SECONDS)
+            process.wait(patience_s)
         # The engine's own processes outlive a worker that was killed.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -145,6 +151,8 @@ class EngineProcess:
         return {
             **os.environ,
             **cpu_host.environment(),
+            # SGLang picks CUDA code paths where it sees a GPU, also with device="cpu".
+            "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(plugins), os.getenv("PYTHONPATH")])),
             "SGLANG_PLUGINS": ",".join(chosen),
             MEASURE_FOLDER: str(measures),
@@ -167,10 +175,10 @@ class EngineProcess:
         reply: dict[str, Any] = json.loads(line)
         return reply
 
-    def _failure(self) -> EngineFailed:
+    def _failure(self, what: str = "SGLang ended") -> EngineFailed:
         tail = self._log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         side = "with irminsul" if self._reuse else "without irminsul"
-        return EngineFailed(f"SGLang ended ({side}); the end of its log:\n" + "\n".join(tail))
+        return EngineFailed(f"{what} ({side}); the end of its log:\n" + "\n".join(tail))
 
 
 def engine_arguments(

@@ -4,9 +4,11 @@
 
 use std::ops::Range;
 
-use crate::fingerprint::fingerprint;
+use crate::fingerprint::fingerprint_chunks;
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;
+use crate::scan::{Candidates, Sizes};
+use crate::simd;
 
 /// Why a chunk ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,24 +159,90 @@ impl Chunks {
 /// assert_eq!(chunks.bounds().last(), Some(&10_000));
 /// ```
 pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
-    let mut cutter = Cutter::new(params);
-    let mut bounds = Vec::with_capacity(tokens.len() / params.avg() as usize + 2);
+    let expected = tokens.len() / params.avg() as usize + 2;
+    let mut bounds = Vec::with_capacity(expected);
+    let mut fingerprints = Vec::with_capacity(expected);
     bounds.push(0);
-    bounds.extend(
-        tokens
-            .iter()
-            .enumerate()
-            .filter_map(|(at, &token)| cutter.push(token).map(|_| at + 1)),
-    );
+    let mut cuts = Cuts::new(params, tokens, 0, 0, 0);
+    while cuts.next_block(|end, _| bounds.push(end)) {
+        // While the block is in the cache.
+        fingerprint_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
+    }
     if bounds.last() != Some(&tokens.len()) {
         bounds.push(tokens.len());
     }
-    let fingerprints = bounds
-        .windows(2)
-        .map(|w| fingerprint(&tokens[w[0]..w[1]]))
-        .collect();
+    fingerprint_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
     Chunks {
         bounds,
         fingerprints,
+    }
+}
+
+/// The chunk bounds of `tokens` alone, for callers that fingerprint in another way or not at all.
+///
+/// ```
+/// use irminsul::{ChunkParams, chunk, chunk_bounds};
+/// let (tokens, params) = ((0..5000).collect::<Vec<u32>>(), ChunkParams::default());
+/// assert_eq!(chunk_bounds(&tokens, &params), chunk(&tokens, &params).bounds());
+/// ```
+pub fn chunk_bounds(tokens: &[u32], params: &ChunkParams) -> Vec<usize> {
+    let mut bounds = Vec::with_capacity(tokens.len() / params.avg() as usize + 2);
+    bounds.push(0);
+    let mut cuts = Cuts::new(params, tokens, 0, 0, 0);
+    while cuts.next_block(|end, _| bounds.push(end)) {}
+    if bounds.last() != Some(&tokens.len()) {
+        bounds.push(tokens.len());
+    }
+    bounds
+}
+
+/// The cuts of a text, block by block, by the fastest means at hand. Equals [`Cutter`].
+#[derive(Debug)]
+pub(crate) struct Cuts<'a> {
+    params: &'a ChunkParams,
+    text: &'a [u32],
+    found: Candidates,
+    sizes: Sizes,
+}
+
+impl<'a> Cuts<'a> {
+    /// The cuts after `text[..from]`, which is context, with the last cut and the last marker cut
+    /// (or the start of the text) at the given places in it.
+    pub(crate) fn new(
+        params: &'a ChunkParams,
+        text: &'a [u32],
+        from: usize,
+        last_cut: usize,
+        last_marker: usize,
+    ) -> Self {
+        // No rule allows a cut before the first whole window.
+        let origin = from.max(WINDOW - 1).min(text.len());
+        let found = Candidates::new(origin, text.len());
+        Self {
+            params,
+            text,
+            found,
+            sizes: Sizes::new(params, last_cut, last_marker),
+        }
+    }
+
+    /// Emits the cuts of one more block; false when there was none left.
+    pub(crate) fn next_block(&mut self, emit: impl FnMut(usize, Cut)) -> bool {
+        if self.found.scanned() >= self.text.len() {
+            return false;
+        }
+        if self.found.is_new() {
+            // Stretches need a whole window before them.
+            self.found.scan(
+                self.text,
+                self.text.len().min(self.found.scanned() + 8),
+                self.params,
+            );
+        }
+        if !simd::scan_block(&mut self.found, self.text, self.params) {
+            self.found.scan(self.text, self.text.len(), self.params);
+        }
+        self.sizes.advance(&self.found, emit);
+        true
     }
 }

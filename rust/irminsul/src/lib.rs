@@ -2,6 +2,8 @@
 //!
 //! This crate is pure: it knows neither Python, nor torch, nor an engine, and does no I/O.
 
+#![deny(unsafe_code)]
+
 mod chunk;
 mod error;
 mod fingerprint;
@@ -12,9 +14,12 @@ mod params;
 mod plan;
 mod policy;
 mod registry;
+mod scan;
+#[allow(unsafe_code)]
+mod simd;
 mod window;
 
-pub use chunk::{Chunk, Chunks, Cut, Cutter, chunk};
+pub use chunk::{Chunk, Chunks, Cut, Cutter, chunk, chunk_bounds};
 pub use error::{Error, Result};
 pub use fingerprint::fingerprint;
 pub use namespace::Namespace;

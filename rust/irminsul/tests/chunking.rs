@@ -16,10 +16,27 @@ fn tokens() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(prop_oneof![3 => text, 1 => run], 0..4).prop_map(|parts| parts.concat())
 }
 
+/// Enough tokens for every block size of the fast paths, with low-entropy stretches among them.
+fn long_tokens() -> impl Strategy<Value = Vec<u32>> {
+    let text = (any::<u64>(), 0_usize..40_000, 1_u32..33)
+        .prop_map(|(seed, count, bits)| random_ids(seed, count, 1 << bits));
+    let cycle = (any::<u64>(), 1_usize..130, 1_usize..60)
+        .prop_map(|(seed, period, times)| random_ids(seed, period, 1 << 32).repeat(times));
+    let zeros = (0_usize..3000).prop_map(|count| vec![0; count]);
+    prop::collection::vec(prop_oneof![2 => text, 1 => cycle, 1 => zeros], 0..5)
+        .prop_map(|parts| parts.concat())
+}
+
 fn params() -> impl Strategy<Value = ChunkParams> {
-    (64_u32..200, 2_u32..300, 0_u32..600, any::<u32>()).prop_map(|(min, more, most, secret)| {
-        ChunkParams::new(min, min + more, min + more + most, secret).expect("in range")
-    })
+    (
+        64_u32..200,
+        prop_oneof![2_u32..300, Just(64), Just(2)],
+        0_u32..600,
+        prop_oneof![Just(0), any::<u32>()],
+    )
+        .prop_map(|(min, more, most, secret)| {
+            ChunkParams::new(min, min + more, min + more + most, secret).expect("in range")
+        })
 }
 
 proptest! {
@@ -33,6 +50,18 @@ proptest! {
             prop_assert!(part.end - part.start <= params.max() as usize);
             prop_assert_eq!(part.fingerprint, fingerprint(&tokens[part.start..part.end]));
         }
+    }
+
+    #[test]
+    fn fast_paths_equal_the_cutter(tokens in long_tokens(), params in params()) {
+        let mut cutter = Cutter::new(&params);
+        let mut bounds = vec![0];
+        bounds.extend((0..tokens.len()).filter(|&at| cutter.push(tokens[at]).is_some()).map(|at| at + 1));
+        if bounds.last() != Some(&tokens.len()) {
+            bounds.push(tokens.len());
+        }
+        let chunks = chunk(&tokens, &params);
+        prop_assert_eq!(chunks.bounds(), bounds);
     }
 
     #[test]

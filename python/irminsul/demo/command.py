@@ -6,11 +6,15 @@ Must not know how engines or tables work.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from irminsul.errors import InvalidParams, MissingExtra
@@ -66,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     model = _model()
     prompts = _prompts(arguments, model.vocab_size)
-    answers = _serve_both(model, prompts, arguments.pool_tokens)
+    with _end_cleanly_when_terminated():
+        answers = _serve_both(model, prompts, arguments.pool_tokens)
     turns = [compare(p, r, s) for p, r, s in zip(prompts, *answers, strict=True)]
     summary = summarise(turns)
     if arguments.json:
@@ -121,6 +126,20 @@ def _prompts(arguments: argparse.Namespace, vocab_size: int) -> list[Prompt]:
         )
     longest = min(arguments.pool_tokens, _POOL_TOKENS) - 1
     return list(encode_calls(chosen, encoder, vocab_size, longest))
+
+
+@contextlib.contextmanager
+def _end_cleanly_when_terminated() -> Iterator[None]:
+    """Let SIGTERM end the engines too, as an interrupt does; by itself it would leave them."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _serve_both(

@@ -194,7 +194,8 @@ def engine_arguments(
         max_prefill_tokens=context_length,
         # Derived from the longest prefill otherwise, which leaves a small machine nothing.
         mem_fraction_static=0.5,
-        max_running_requests=4,
+        # irminsul runs a request as one row per hole, at most as many as there may be requests.
+        max_running_requests=64,
     )
     return {**arguments, "radix_cache_backend": "irminsul"} if reuse else arguments
 

@@ -3,6 +3,8 @@
 //! Knows nothing of the crate under test.
 #![allow(dead_code)] // Each test binary uses a part.
 
+pub(crate) mod host;
+
 use std::path::Path;
 
 use serde::Deserialize;

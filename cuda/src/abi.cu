@@ -4,6 +4,7 @@
 
 #include "common/status.h"
 #include "irminsul/abi.h"
+#include "mla/mla.h"
 #include "relocate/relocate.h"
 
 #define IRM_TEXT_OF(value) #value
@@ -44,6 +45,14 @@ uint32_t irm_struct_size(int32_t which) {
       return sizeof(IrmRelocateParams);
     case IRM_STRUCT_RELOCATE_REPORT:
       return sizeof(IrmRelocateReport);
+    case IRM_STRUCT_MLA_TILE:
+      return sizeof(IrmMlaTile);
+    case IRM_STRUCT_MLA_TILES_PARAMS:
+      return sizeof(IrmMlaTilesParams);
+    case IRM_STRUCT_MLA_PLAN_PARAMS:
+      return sizeof(IrmMlaPlanParams);
+    case IRM_STRUCT_MLA_ATTENTION_PARAMS:
+      return sizeof(IrmMlaAttentionParams);
     default:
       return 0;
   }
@@ -75,6 +84,24 @@ uint64_t irm_relocate_workspace_bytes(int64_t num_slots) {
 
 int32_t irm_relocate_rows(const IrmRelocateParams* params) {
   return forward(params, irminsul::relocate::launch);
+}
+
+uint64_t irm_mla_plan_bytes(int64_t num_rows, int64_t total_q, int64_t num_heads) {
+  return irminsul::mla::plan_bytes(num_rows, total_q, num_heads);
+}
+
+uint64_t irm_mla_workspace_bytes(void) { return irminsul::mla::workspace_bytes(); }
+
+int32_t irm_mla_tiles(const IrmMlaTilesParams* params) {
+  return forward(params, irminsul::mla::launch_tiles);
+}
+
+int32_t irm_mla_plan(const IrmMlaPlanParams* params) {
+  return forward(params, irminsul::mla::launch_plan);
+}
+
+int32_t irm_mla_attention(const IrmMlaAttentionParams* params) {
+  return forward(params, irminsul::mla::launch_attention);
 }
 
 }  // extern "C"

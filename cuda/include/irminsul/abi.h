@@ -45,7 +45,11 @@ typedef enum IrmStatus {
 /* Names of the structs below, for irm_struct_size. */
 typedef enum IrmStruct {
   IRM_STRUCT_RELOCATE_PARAMS = 0,
-  IRM_STRUCT_RELOCATE_REPORT = 1
+  IRM_STRUCT_RELOCATE_REPORT = 1,
+  IRM_STRUCT_MLA_TILE = 2,
+  IRM_STRUCT_MLA_TILES_PARAMS = 3,
+  IRM_STRUCT_MLA_PLAN_PARAMS = 4,
+  IRM_STRUCT_MLA_ATTENTION_PARAMS = 5
 } IrmStruct;
 
 /* --- relocate_rows ------------------------------------------------------------------------- */
@@ -98,6 +102,84 @@ typedef struct IrmRelocateParams {
   int32_t delta_bytes;             /* 4 or 8 */
 } IrmRelocateParams;
 
+/* --- mla_attention ------------------------------------------------------------------------- */
+
+/* Token slots [lo, hi) of a page of 64; slot lo + i holds the key of position pos0 + i of its row,
+ * whose k_r is still to be turned by delta. Tiles of a row stand in ascending order of pos0. */
+typedef struct IrmMlaTile {
+  int32_t page;
+  uint16_t lo;
+  uint16_t hi;
+  int32_t delta;
+  int32_t pos0;
+} IrmMlaTile;
+
+/* Builds the tile table of a batch: position i of a row is its i-th token. */
+typedef struct IrmMlaTilesParams {
+  uint32_t size;
+  uint32_t version;
+  const int32_t *indices;  /* device [num_rows, row_stride]: pages, or token slots when by_slot */
+  const int32_t *deltas;   /* device, as indices by token (by_slot only); null: no rotation */
+  const int32_t *key_lens; /* device [num_rows] */
+  int64_t row_stride;      /* numbers from one row of indices to the next */
+  IrmMlaTile *tiles;       /* device [num_rows, capacity] */
+  int32_t *tile_start;     /* device [num_rows] */
+  int32_t *tile_count;     /* device [num_rows] */
+  void *stream;
+  int32_t num_rows;
+  int32_t capacity;        /* tiles of a row at most; more are dropped */
+  int32_t by_slot;
+  int32_t reserved;
+} IrmMlaTilesParams;
+
+/* Divides the work of one batch; the result serves every layer. */
+typedef struct IrmMlaPlanParams {
+  uint32_t size;
+  uint32_t version;
+  const int32_t *q_indptr;   /* device [num_rows + 1] */
+  const int32_t *q_pos;      /* device [num_rows]: position of each row's first query token */
+  const int32_t *tile_start; /* device [num_rows] */
+  const int32_t *tile_count; /* device [num_rows] */
+  const IrmMlaTile *tiles;   /* device */
+  void *plan;                /* device, 128-byte aligned */
+  uint64_t plan_bytes;       /* at least irm_mla_plan_bytes(...) */
+  void *stream;
+  int32_t num_rows;
+  int32_t total_q;
+  int32_t num_heads;         /* 1 .. 128 */
+  int32_t max_q_len;         /* most query tokens of a row that the host expects; chooses a variant */
+  int32_t cluster;           /* 0: by max_q_len and num_heads; 1 or 2: that variant */
+  int32_t reserved;
+} IrmMlaPlanParams;
+
+/* out = softmax(scale * q . [c_KV | R(delta) k_r]) c_KV over the tiles that the plan was made from.
+ * num_rows, total_q, num_heads, max_q_len and cluster are those of the plan. */
+typedef struct IrmMlaAttentionParams {
+  uint32_t size;
+  uint32_t version;
+  const void *q;            /* device [total_q, num_heads, 576] bf16, 16-byte aligned */
+  const void *cache;        /* device [num_pages][64, 576] bf16, 16-byte aligned */
+  const IrmMlaTile *tiles;  /* device */
+  const float *cos_sin;     /* device [num_positions, 64]: cos(32) | sin(32); null when no tile turns */
+  void *out;                /* device [total_q, num_heads, 512] bf16; zeros without keys */
+  float *lse;               /* device [total_q, num_heads], natural logarithm; -inf without keys */
+  const void *plan;         /* device, filled by irm_mla_plan */
+  uint64_t plan_bytes;
+  void *workspace;          /* device, 16-byte aligned, any content */
+  uint64_t workspace_bytes; /* at least irm_mla_workspace_bytes() */
+  void *stream;
+  int64_t num_pages;
+  int64_t page_stride;      /* bytes from one page to the next, a multiple of 16 */
+  float scale;
+  int32_t num_positions;
+  int32_t interleaved;      /* 1: pairs (2i, 2i + 1); 0: pairs (i, i + 32) */
+  int32_t num_rows;
+  int32_t total_q;
+  int32_t num_heads;
+  int32_t max_q_len;
+  int32_t cluster;
+} IrmMlaAttentionParams;
+
 /* --- entries ------------------------------------------------------------------------------- */
 
 IRM_API uint32_t irm_abi_version(void);
@@ -112,6 +194,13 @@ IRM_API int32_t irm_check_device(int32_t device);
 
 IRM_API uint64_t irm_relocate_workspace_bytes(int64_t num_slots);
 IRM_API int32_t irm_relocate_rows(const IrmRelocateParams *params);
+
+/* Bytes for the current device; 0 when it cannot be asked. */
+IRM_API uint64_t irm_mla_plan_bytes(int64_t num_rows, int64_t total_q, int64_t num_heads);
+IRM_API uint64_t irm_mla_workspace_bytes(void);
+IRM_API int32_t irm_mla_tiles(const IrmMlaTilesParams *params);
+IRM_API int32_t irm_mla_plan(const IrmMlaPlanParams *params);
+IRM_API int32_t irm_mla_attention(const IrmMlaAttentionParams *params);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,8 @@
 One operator with two backends; imports torch, never an engine.
 """
 
+from irminsul.attention.cuda import build_tiles
+from irminsul.attention.op import mla_attention, plan_attention
 from irminsul.attention.reference import mla_attention_reference
 from irminsul.attention.tiles import (
     PAGE_SIZE,
@@ -17,7 +19,10 @@ __all__ = [
     "PAGE_SIZE",
     "KeySpan",
     "TileTable",
+    "build_tiles",
+    "mla_attention",
     "mla_attention_reference",
+    "plan_attention",
     "spans_from_plan",
     "tiles_from_pages",
     "tiles_from_spans",

@@ -7,7 +7,16 @@ anything is called, so a mirror that lags behind is an error and never a wrong r
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -97,7 +106,100 @@ class RelocateParams(Params):
     ]
 
 
-STRUCTS: dict[int, type[ctypes.Structure]] = {0: RelocateParams, 1: RelocateReport}
+class MlaTile(ctypes.Structure):
+    """IrmMlaTile: one entry of a tile table."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("page", c_int32),
+        ("lo", c_uint16),
+        ("hi", c_uint16),
+        ("delta", c_int32),
+        ("pos0", c_int32),
+    ]
+
+
+class MlaTilesParams(Params):
+    """IrmMlaTilesParams."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("size", c_uint32),
+        ("version", c_uint32),
+        ("indices", c_void_p),
+        ("deltas", c_void_p),
+        ("key_lens", c_void_p),
+        ("row_stride", c_int64),
+        ("tiles", c_void_p),
+        ("tile_start", c_void_p),
+        ("tile_count", c_void_p),
+        ("stream", c_void_p),
+        ("num_rows", c_int32),
+        ("capacity", c_int32),
+        ("by_slot", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class MlaPlanParams(Params):
+    """IrmMlaPlanParams."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("size", c_uint32),
+        ("version", c_uint32),
+        ("q_indptr", c_void_p),
+        ("q_pos", c_void_p),
+        ("tile_start", c_void_p),
+        ("tile_count", c_void_p),
+        ("tiles", c_void_p),
+        ("plan", c_void_p),
+        ("plan_bytes", c_uint64),
+        ("stream", c_void_p),
+        ("num_rows", c_int32),
+        ("total_q", c_int32),
+        ("num_heads", c_int32),
+        ("max_q_len", c_int32),
+        ("cluster", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class MlaAttentionParams(Params):
+    """IrmMlaAttentionParams."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("size", c_uint32),
+        ("version", c_uint32),
+        ("q", c_void_p),
+        ("cache", c_void_p),
+        ("tiles", c_void_p),
+        ("cos_sin", c_void_p),
+        ("out", c_void_p),
+        ("lse", c_void_p),
+        ("plan", c_void_p),
+        ("plan_bytes", c_uint64),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_uint64),
+        ("stream", c_void_p),
+        ("num_pages", c_int64),
+        ("page_stride", c_int64),
+        ("scale", c_float),
+        ("num_positions", c_int32),
+        ("interleaved", c_int32),
+        ("num_rows", c_int32),
+        ("total_q", c_int32),
+        ("num_heads", c_int32),
+        ("max_q_len", c_int32),
+        ("cluster", c_int32),
+    ]
+
+
+STRUCTS: dict[int, type[ctypes.Structure]] = {
+    0: RelocateParams,
+    1: RelocateReport,
+    2: MlaTile,
+    3: MlaTilesParams,
+    4: MlaPlanParams,
+    5: MlaAttentionParams,
+}
 """IrmStruct -> mirror."""
 
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -108,6 +210,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "irm_check_device": (c_int32, [c_int32]),
     "irm_relocate_workspace_bytes": (c_uint64, [c_int64]),
     "irm_relocate_rows": (c_int32, [ctypes.POINTER(RelocateParams)]),
+    "irm_mla_plan_bytes": (c_uint64, [c_int64, c_int64, c_int64]),
+    "irm_mla_workspace_bytes": (c_uint64, []),
+    "irm_mla_tiles": (c_int32, [ctypes.POINTER(MlaTilesParams)]),
+    "irm_mla_plan": (c_int32, [ctypes.POINTER(MlaPlanParams)]),
+    "irm_mla_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
 }
 """Entry -> result type, argument types."""
 

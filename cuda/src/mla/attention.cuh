@@ -1,0 +1,762 @@
+// Queries, a paged latent cache and a tile table -> attention output, partial output, LSE.
+// Knows nothing of how work was divided: it follows the boundaries that the plan wrote.
+//
+// Four warpgroups, joined by mbarriers only:
+//   scores  (0)    S = Q K^T, online softmax, P -> shared memory
+//   output  (1, 2) O += P V for columns 0..255 and 256..511
+//   helpers (3)    warp 0: TMA of keys; warp 1: TMA of queries; warps 2, 3: rotation and cut rows
+// A tile is loaded as its k_r slab and two groups of four c_KV slabs; the groups serve first as K,
+// then as V. The scores warpgroup keeps the first four slabs of Q in registers; they come through
+// the same ring of groups as the keys.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include "common/launch.cuh"
+#include "rope_delta.cuh"
+#include "sm90.cuh"
+
+namespace irminsul::mla {
+
+// CLUSTER CTAs share every key tile by TMA multicast, each with its own 64 rows.
+// OVERLAP: the next tile's S is in flight while this one goes through the softmax.
+// Q_SLABS: slabs of Q that live in registers of the scores warpgroup, the rest in shared memory.
+template <int CLUSTER_, bool OVERLAP_, int GROUPS_, int ROPES_, int PS_, int Q_SLABS_>
+struct Config {
+  static constexpr int CLUSTER = CLUSTER_;
+  static constexpr bool OVERLAP = OVERLAP_;
+  static constexpr int GROUPS = GROUPS_;
+  static constexpr int ROPES = ROPES_;
+  static constexpr int PS = PS_;
+  static constexpr int Q_SLABS = Q_SLABS_;
+  static constexpr int Q_SHARED_SLABS = HEAD_DIM / SLAB_DIM - Q_SLABS;
+  static constexpr int THREADS = 512;
+  static constexpr int SCORES_REGISTERS = 152;
+  static constexpr int OUTPUT_REGISTERS = 160;
+  static constexpr int HELPER_REGISTERS = 40;
+};
+using Streaming = Config<1, false, 5, 2, 1, 4>;  // memory bound: as much in flight as possible
+using Shared2 = Config<2, true, 4, 3, 2, 2>;   // tensor bound: two CTAs, one stream of keys
+
+struct Args {
+  CUtensorMap keys;     // [pages][slabs][64 rows][64 columns], box of half or all of a group
+  CUtensorMap ropes;    // the same tensor, box of a k_r slab or half of one
+  CUtensorMap queries;  // [slabs][total_q * heads][64 columns], box of one slab
+  const Boundary* boundaries;  // [num_workers + 1]
+  const Unit* units;           // [num_units]
+  const Tile* tiles;           // [num_tiles]
+  const float* cos_sin;        // [max_pos, 64]
+  __nv_bfloat16* out;          // [total_q * heads, 512]
+  float* lse;                  // [total_q * heads]
+  float* partial_out;          // [2 * num_workers, BLOCK_M * cluster, 512]
+  float* partial_lse;          // [2 * num_workers, BLOCK_M * cluster], base 2
+  uint64_t key_policy;
+  float scale_log2;
+  int num_heads;
+  int num_positions;
+  int interleaved;
+};
+
+// What the scores and output warpgroups must know of one unit; written by the query warp.
+struct Item {
+  int flat_row;
+  int num_rows;
+  int head0;
+  int first_pos;
+  int num_tiles;
+  int partial_slot;  // -1: the result is complete
+  int last;
+};
+
+// What goes with one key tile; written by the key warp.
+struct TileInfo {
+  int bounds;
+  int delta;
+  int pos0;
+  int first;  // first tile of its unit: a group of query slabs stands before it in the ring
+};
+
+constexpr uint32_t FULL_PAGE = PAGE_SIZE << 16;
+constexpr float LN_2 = 0.693147180559945309f;
+// The running maximum follows only when it grows by more than this (in powers of two): the output
+// then hardly ever has to be rescaled, and the sums stay far from overflow.
+constexpr float RESCALE_THRESHOLD = 8.0f;
+
+template <class C>
+struct Storage {
+  alignas(1024) uint8_t q[C::Q_SHARED_SLABS][SLAB_BYTES];
+  alignas(1024) uint8_t p[C::PS][SLAB_BYTES];
+  alignas(1024) uint8_t groups[C::GROUPS][GROUP_BYTES];
+  alignas(1024) uint8_t ropes[C::ROPES][SLAB_BYTES];
+  TileInfo tiles[C::ROPES];
+  float p_scale[C::PS][BLOCK_M];
+  float inverse_sum[BLOCK_M];
+  Item item;
+  uint64_t group_full[C::GROUPS], group_empty[C::GROUPS];
+  uint64_t rope_full[C::ROPES], rope_ready[C::ROPES], rope_empty[C::ROPES];
+  uint64_t p_full[C::PS], p_empty[C::PS];
+  uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
+};
+
+template <class C>
+__device__ __forceinline__ void init_barriers(Storage<C>& sm) {
+  using cutlass::arch::ClusterBarrier;
+  for (int i = 0; i < C::GROUPS; ++i) {
+    ClusterBarrier::init(&sm.group_full[i], 1);
+    ClusterBarrier::init(&sm.group_empty[i], 4 * C::CLUSTER);
+  }
+  for (int i = 0; i < C::ROPES; ++i) {
+    ClusterBarrier::init(&sm.rope_full[i], 1);
+    ClusterBarrier::init(&sm.rope_ready[i], TRANSFORM_THREADS / 32);
+    ClusterBarrier::init(&sm.rope_empty[i], 4 * C::CLUSTER);
+  }
+  for (int i = 0; i < C::PS; ++i) {
+    ClusterBarrier::init(&sm.p_full[i], 4);
+    ClusterBarrier::init(&sm.p_empty[i], 8);
+  }
+  ClusterBarrier::init(&sm.q_full, 1);
+  ClusterBarrier::init(&sm.q_empty, 12);
+  ClusterBarrier::init(&sm.epilogue_full, 4);
+  ClusterBarrier::init(&sm.epilogue_empty, 8);
+  cutlass::arch::fence_barrier_init();
+}
+
+// The units of one worker and the tiles of each that are its own.
+struct Work {
+  Boundary begin, end;
+  int last_unit;
+
+  __device__ __forceinline__ explicit Work(const Boundary* boundaries, int worker) {
+    begin = boundaries[worker];
+    end = boundaries[worker + 1];
+    last_unit = end.tile > 0 ? end.unit : end.unit - 1;
+  }
+  __device__ __forceinline__ bool empty() const {
+    return begin.unit == end.unit && begin.tile == end.tile;
+  }
+  __device__ __forceinline__ int first_tile(int unit) const {
+    return unit == begin.unit ? begin.tile : 0;
+  }
+  __device__ __forceinline__ int end_tile(int unit, int num_tiles) const {
+    return unit == end.unit ? end.tile : num_tiles;
+  }
+};
+
+// ---------------------------------------------------------------------------------------- helpers
+
+template <class C>
+__device__ __forceinline__ void load_group(const Args& args, Storage<C>& sm, Ring<C::GROUPS>& ring,
+                                           int page, int slab, int rank) {
+  barrier_wait(&sm.group_empty[ring.slot], ring.phase ^ 1);
+  uint64_t* full = &sm.group_full[ring.slot];
+  barrier_expect(full, GROUP_BYTES);
+  if constexpr (C::CLUSTER == 1) {
+    cute::SM90_TMA_LOAD_4D::copy(&args.keys, full, args.key_policy, sm.groups[ring.slot], 0, 0,
+                                 slab, page);
+  } else {
+    constexpr int SLABS = GROUP_SLABS / C::CLUSTER;
+    cute::SM90_TMA_LOAD_MULTICAST_4D::copy(
+        &args.keys, full, (1 << C::CLUSTER) - 1, args.key_policy,
+        sm.groups[ring.slot] + rank * SLABS * SLAB_BYTES, 0, 0, slab + rank * SLABS, page);
+  }
+  ring.advance();
+}
+
+template <class C>
+__device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring<C::ROPES>& ring,
+                                          const Tile& tile, bool first, int rank) {
+  barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
+  uint64_t* full = &sm.rope_full[ring.slot];
+  sm.tiles[ring.slot] = TileInfo{tile.bounds, tile.delta, tile.pos0, first};
+  barrier_expect(full, SLAB_BYTES);
+  constexpr int SLAB = LATENT_DIM / SLAB_DIM;
+  if constexpr (C::CLUSTER == 1) {
+    cute::SM90_TMA_LOAD_4D::copy(&args.ropes, full, args.key_policy, sm.ropes[ring.slot], 0, 0,
+                                 SLAB, tile.page);
+  } else {
+    constexpr int ROWS = PAGE_SIZE / C::CLUSTER;
+    cute::SM90_TMA_LOAD_MULTICAST_4D::copy(
+        &args.ropes, full, (1 << C::CLUSTER) - 1, args.key_policy,
+        sm.ropes[ring.slot] + rank * ROWS * 128, 0, rank * ROWS, SLAB, tile.page);
+  }
+  ring.advance();
+}
+
+template <class C>
+__device__ __forceinline__ void load_query_group(const Args& args, Storage<C>& sm,
+                                                 Ring<C::GROUPS>& ring, int flat_row) {
+  barrier_wait(&sm.group_empty[ring.slot], ring.phase ^ 1);
+  uint64_t* full = &sm.group_full[ring.slot];
+  barrier_expect(full, C::Q_SLABS * SLAB_BYTES);
+  const auto policy = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+#pragma unroll
+  for (int slab = 0; slab < C::Q_SLABS; ++slab) {
+    cute::SM90_TMA_LOAD_3D::copy(&args.queries, full, policy,
+                                 sm.groups[ring.slot] + slab * SLAB_BYTES, 0, flat_row, slab);
+  }
+  ring.advance();
+}
+
+// All tiles of all units, in order, through the rings. Lanes hold the next 32 tiles each time, so
+// that no load of the table stands between two copies.
+template <class C>
+__device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const Work& work,
+                                         int rank, int lane) {
+  Ring<C::GROUPS> groups;
+  Ring<C::ROPES> ropes;
+  for (int u = work.begin.unit; u <= work.last_unit; ++u) {
+    const Unit unit = args.units[u];
+    const int first = work.first_tile(u);
+    const int count = work.end_tile(u, unit.num_tiles) - first;
+    if (count == 0) continue;
+    const int4* table = reinterpret_cast<const int4*>(args.tiles) + unit.tile0 + first;
+    int4 now{}, next = lane < count ? __ldg(table + lane) : int4{};
+    if (lane == 0) load_query_group<C>(args, sm, groups, unit.flat_row + rank * BLOCK_M);
+    for (int t = 0; t < count; ++t) {
+      if (t % 32 == 0) {
+        now = next;
+        if (t + 32 + lane < count) next = __ldg(table + t + 32 + lane);
+      }
+      Tile tile;
+      tile.page = __shfl_sync(~0u, now.x, t % 32);
+      tile.bounds = __shfl_sync(~0u, now.y, t % 32);
+      tile.delta = __shfl_sync(~0u, now.z, t % 32);
+      tile.pos0 = __shfl_sync(~0u, now.w, t % 32);
+      if (lane == 0) {
+        load_group<C>(args, sm, groups, tile.page, 0, rank);
+        load_rope<C>(args, sm, ropes, tile, t == 0, rank);
+        load_group<C>(args, sm, groups, tile.page, GROUP_SLABS, rank);
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// The resident slabs of Q and the description of each unit.
+template <class C>
+__device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, const Work& work,
+                                           int worker, int rank) {
+  if (work.empty()) {  // an item without rows sends the other warpgroups home
+    sm.item = Item{0, 0, 0, 0, 0, -1, 1};
+    barrier_arrive(&sm.q_full);
+    return;
+  }
+  uint32_t phase = 0;
+  const auto policy = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+  for (int u = work.begin.unit; u <= work.last_unit; ++u) {
+    const Unit unit = args.units[u];
+    const int first = work.first_tile(u), end = work.end_tile(u, unit.num_tiles);
+    const int row = unit.head0 + rank * BLOCK_M;
+    Item item;
+    item.flat_row = unit.flat_row + rank * BLOCK_M;
+    item.num_rows = min(max(unit.num_rows - rank * BLOCK_M, 0), BLOCK_M);
+    item.head0 = row % args.num_heads;
+    item.first_pos = unit.first_pos + row / args.num_heads;
+    item.num_tiles = end - first;
+    item.partial_slot = first > 0 ? 2 * worker : end < unit.num_tiles ? 2 * worker + 1 : -1;
+    item.last = u == work.last_unit;
+    barrier_wait(&sm.q_empty, phase ^ 1);
+    sm.item = item;
+    if (item.num_tiles == 0) {
+      barrier_arrive(&sm.q_full);
+    } else {
+      barrier_expect(&sm.q_full, C::Q_SHARED_SLABS * SLAB_BYTES);
+#pragma unroll
+      for (int slab = 0; slab < C::Q_SHARED_SLABS; ++slab) {
+        cute::SM90_TMA_LOAD_3D::copy(&args.queries, &sm.q_full, policy, sm.q[slab], 0,
+                                     item.flat_row, slab + C::Q_SLABS);
+      }
+    }
+    phase ^= 1;
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, const Work& work,
+                                                int thread) {
+  Ring<C::GROUPS> groups;
+  Ring<C::ROPES> ropes;
+  Rotation rotation;
+  int loaded_delta = 0;
+  const bool interleaved = args.interleaved;
+  for (int t = 0; t < work.begin.total_tiles; ++t) {
+    barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
+    const TileInfo tile = sm.tiles[ropes.slot];
+    if (tile.first) groups.advance();
+    if (tile.delta != 0) {
+      if (tile.delta != loaded_delta) {
+        load_rotation(rotation, args.cos_sin, args.num_positions, tile.delta, thread);
+        loaded_delta = tile.delta;
+      }
+      rotate_slab(sm.ropes[ropes.slot], rotation, interleaved, thread);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (tile.bounds != FULL_PAGE) {
+        barrier_wait(&sm.group_full[groups.slot], groups.phase);
+        zero_foreign_rows(sm.groups[groups.slot], tile.bounds & 0xFFFF, tile.bounds >> 16, thread);
+      }
+      groups.advance();
+    }
+    fence_async_proxy();
+    __syncwarp();
+    if (thread % 32 == 0) barrier_arrive(&sm.rope_ready[ropes.slot]);
+    ropes.advance();
+  }
+}
+
+// ----------------------------------------------------------------------------------------- scores
+
+// Registers of one thread of the scores warpgroup: rows r = warp * 16 + lane / 4 and r + 8.
+template <class C>
+struct Scores {
+  uint32_t q[C::Q_SLABS * 4][4];
+  float max[2], sum[2];
+  int pos[2];  // positions of the two rows' tokens
+  int first_pos;
+  Ring<C::GROUPS> groups;
+  Ring<C::ROPES> ropes;
+  Ring<C::PS> ps;
+  uint32_t fragment;  // byte of a slab where this lane's fragment row starts
+  int warp, lane;
+};
+
+// Byte of the 16-byte chunk a lane addresses in ldmatrix and stmatrix of a 16-column step.
+__device__ __forceinline__ uint32_t fragment_offset(uint32_t fragment, int step, int lane) {
+  return fragment + (((2 * step + lane / 16) ^ (lane & 7)) << 4);
+}
+
+template <class C>
+__device__ __forceinline__ void load_query_registers(Storage<C>& sm, Scores<C>& st) {
+  barrier_wait(&sm.group_full[st.groups.slot], st.groups.phase);
+  const uint32_t base = smem_address(sm.groups[st.groups.slot]);
+#pragma unroll
+  for (int i = 0; i < C::Q_SLABS * 4; ++i) {
+    const uint32_t slab = base + (i / 4) * SLAB_BYTES;
+    load_matrices(st.q[i], slab + fragment_offset(st.fragment, i % 4, st.lane));
+    fence_registers(st.q[i]);
+  }
+  __syncwarp();
+  if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.group_empty[st.groups.slot]);
+  st.groups.advance();
+}
+
+struct TileMask {
+  int bounds, pos0;
+};
+
+// Starts S = Q K^T of the next tile; the caller waits for it.
+template <class C>
+__device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
+  const uint32_t q = opaque(k_major_descriptor(smem_address(sm.q)));
+  const uint32_t group = opaque(k_major_descriptor(smem_address(sm.groups)));
+  fence_registers(s);
+  barrier_wait(&sm.group_full[st.groups.slot], st.groups.phase);
+  cute::warpgroup_arrive();
+  uint32_t k = group + st.groups.slot * (GROUP_BYTES >> 4);
+#pragma unroll
+  for (int i = 0; i < GROUP_SLABS * 4; ++i) {
+    const uint32_t at = k + (i / 4) * SLAB_STEP + (i % 4) * K_STEP;
+    if (i < C::Q_SLABS * 4) {
+      mma_scores(s, st.q[i], at, i == 0);
+    } else {
+      mma_scores(s, q + (i / 4 - C::Q_SLABS) * SLAB_STEP + (i % 4) * K_STEP, at);
+    }
+  }
+  st.groups.advance();
+  barrier_wait(&sm.group_full[st.groups.slot], st.groups.phase);
+  k = group + st.groups.slot * (GROUP_BYTES >> 4);
+#pragma unroll
+  for (int i = 0; i < GROUP_SLABS * 4; ++i) {
+    const uint32_t at = (i / 4) * SLAB_STEP + (i % 4) * K_STEP;
+    mma_scores(s, q + (GROUP_SLABS - C::Q_SLABS) * SLAB_STEP + at, k + at);
+  }
+  st.groups.advance();
+  barrier_wait(&sm.rope_ready[st.ropes.slot], st.ropes.phase);
+  k = k_major_descriptor(smem_address(sm.ropes[st.ropes.slot]));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    mma_scores(s, q + (C::Q_SHARED_SLABS - 1) * SLAB_STEP + i * K_STEP, k + i * K_STEP);
+  }
+  cute::warpgroup_commit_batch();
+  const TileInfo& tile = sm.tiles[st.ropes.slot];
+  return {tile.bounds, tile.pos0};
+}
+
+template <class C>
+__device__ __forceinline__ void wait_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32],
+                                            bool issued) {
+  cute::warpgroup_wait<0>();
+  fence_registers(s);
+  if (issued) {
+    if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.rope_empty[st.ropes.slot]);
+    st.ropes.advance();
+  }
+}
+
+// -inf where the key is outside the tile's bounds or after the row's token.
+template <class C>
+__device__ __forceinline__ void mask_scores(const Scores<C>& st, float (&s)[32], TileMask tile) {
+  const int lo = tile.bounds & 0xFFFF, hi = tile.bounds >> 16;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int end = min(hi, lo + st.pos[r] - tile.pos0 + 1);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int key = 8 * (i / 2) + 2 * (st.lane % 4) + i % 2;
+      float& x = s[4 * (i / 2) + 2 * r + i % 2];
+      x = key >= lo && key < end ? x : -INFINITY;
+    }
+  }
+}
+
+// New running maximum of one row (of two), and the factor on everything summed so far.
+template <class C>
+__device__ __forceinline__ float update_maximum(Scores<C>& st, const float (&s)[32], int r,
+                                                float scale_log2) {
+  float top = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+  for (int i = 1; i < 8; ++i) top = fmaxf(top, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
+  top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+  top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+  top *= scale_log2;
+  if (!(top > st.max[r] + RESCALE_THRESHOLD)) return 1.0f;
+  const float factor = exp2_approx(st.max[r] - top);
+  st.max[r] = top;
+  st.sum[r] *= factor;
+  return factor;
+}
+
+// S of one tile -> P in shared memory, handed to the output warpgroups.
+template <class C>
+__device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, Scores<C>& st,
+                                             float (&s)[32], TileMask tile) {
+  if (tile.bounds != FULL_PAGE || tile.pos0 + PAGE_SIZE - 1 > st.first_pos) {
+    mask_scores(st, s, tile);
+  }
+  const float factor0 = update_maximum(st, s, 0, args.scale_log2);
+  const float factor1 = update_maximum(st, s, 1, args.scale_log2);
+  const float max0 = st.max[0] == -INFINITY ? 0.0f : st.max[0];
+  const float max1 = st.max[1] == -INFINITY ? 0.0f : st.max[1];
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    s[i] = exp2_approx(fmaf(s[i], args.scale_log2, i & 2 ? -max1 : -max0));
+    st.sum[(i & 2) / 2] += s[i];
+  }
+  barrier_wait(&sm.p_empty[st.ps.slot], st.ps.phase ^ 1);
+  const uint32_t p = smem_address(sm.p[st.ps.slot]);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    store_matrices(p + fragment_offset(st.fragment, k, st.lane),
+                   pack_bf16(s[8 * k], s[8 * k + 1]), pack_bf16(s[8 * k + 2], s[8 * k + 3]),
+                   pack_bf16(s[8 * k + 4], s[8 * k + 5]), pack_bf16(s[8 * k + 6], s[8 * k + 7]));
+  }
+  if (st.lane % 4 == 0) {
+    sm.p_scale[st.ps.slot][st.warp * 16 + st.lane / 4] = factor0;
+    sm.p_scale[st.ps.slot][st.warp * 16 + st.lane / 4 + 8] = factor1;
+  }
+  fence_async_proxy();
+  __syncwarp();
+  if (st.lane == 0) barrier_arrive(&sm.p_full[st.ps.slot]);
+  st.ps.advance();
+}
+
+// Memory bound: one S at a time leaves nothing waiting on a tile that has not arrived.
+template <class C>
+__device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scores<C>& st,
+                                          int count) {
+  float s[32];
+  for (int t = 0; t < count; ++t) {
+    const TileMask tile = issue_scores(sm, st, s);
+    wait_scores(sm, st, s, true);
+    softmax_tile(args, sm, st, s, tile);
+  }
+}
+
+// Tensor bound: tile t + 1 is multiplied while tile t goes through the softmax. Two sets of
+// registers under names of their own, because a run-time index would send them to memory.
+template <class C>
+__device__ __forceinline__ void run_tiles_overlapped(const Args& args, Storage<C>& sm,
+                                                     Scores<C>& st, int count) {
+  float a[32], b[32];
+  TileMask tile_a = issue_scores(sm, st, a), tile_b;
+  wait_scores(sm, st, a, true);
+  int t = 0;
+#pragma unroll 1
+  for (; t + 2 < count; t += 2) {
+    tile_b = issue_scores(sm, st, b);
+    softmax_tile(args, sm, st, a, tile_a);
+    wait_scores(sm, st, b, true);
+    tile_a = issue_scores(sm, st, a);
+    softmax_tile(args, sm, st, b, tile_b);
+    wait_scores(sm, st, a, true);
+  }
+  if (t + 2 == count) {
+    tile_b = issue_scores(sm, st, b);
+    softmax_tile(args, sm, st, a, tile_a);
+    wait_scores(sm, st, b, true);
+    softmax_tile(args, sm, st, b, tile_b);
+  } else {
+    softmax_tile(args, sm, st, a, tile_a);
+  }
+}
+
+// Sums of the two rows -> LSE in global memory, inverse sums for the output warpgroups.
+template <class C>
+__device__ __forceinline__ void finish_unit(const Args& args, Storage<C>& sm, Scores<C>& st,
+                                            const Item& item, uint32_t phase, int rank) {
+  barrier_wait(&sm.epilogue_empty, phase ^ 1);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = st.sum[r];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const int row = st.warp * 16 + st.lane / 4 + 8 * r;
+    if (st.lane % 4 != 0) continue;
+    sm.inverse_sum[row] = sum > 0.0f ? 1.0f / sum : 0.0f;
+    const float lse = sum > 0.0f ? st.max[r] + log2f(sum) : -INFINITY;
+    if (row >= item.num_rows) continue;
+    if (item.partial_slot < 0) {
+      args.lse[item.flat_row + row] = lse * LN_2;
+    } else {
+      const int64_t first = (int64_t{item.partial_slot} * C::CLUSTER + rank) * BLOCK_M;
+      args.partial_lse[first + row] = lse;
+    }
+  }
+  __syncwarp();
+  if (st.lane == 0) barrier_arrive(&sm.epilogue_full);
+}
+
+template <class C>
+__device__ __forceinline__ Item read_item(const Storage<C>& sm) {
+  Item item = sm.item;
+  item.num_tiles = uniform(item.num_tiles);
+  item.partial_slot = uniform(item.partial_slot);
+  item.last = uniform(item.last);
+  return item;
+}
+
+template <class C>
+__device__ __forceinline__ void scores_warpgroup(const Args& args, Storage<C>& sm, int rank,
+                                                 int thread) {
+  Scores<C> st;
+  st.warp = thread / 32;
+  st.lane = thread % 32;
+  st.fragment = (st.warp * 16 + (st.lane / 8 % 2) * 8 + st.lane % 8) * 128;
+  for (uint32_t phase = 0;; phase ^= 1) {
+    barrier_wait(&sm.q_full, phase);
+    const int num_tiles = uniform(sm.item.num_tiles);
+    st.max[0] = st.max[1] = -INFINITY;
+    st.sum[0] = st.sum[1] = 0.0f;
+    st.first_pos = sm.item.first_pos;
+    const int row = sm.item.head0 + st.warp * 16 + st.lane / 4;
+    st.pos[0] = st.first_pos + row / args.num_heads;
+    st.pos[1] = st.first_pos + (row + 8) / args.num_heads;
+    if (num_tiles > 0) {
+      load_query_registers(sm, st);
+      if constexpr (C::OVERLAP) {
+        run_tiles_overlapped(args, sm, st, num_tiles);
+      } else {
+        run_tiles(args, sm, st, num_tiles);
+      }
+    }
+    const Item item = read_item(sm);  // read again: kept, it would cost registers in the loop
+    __syncwarp();
+    if (st.lane == 0) barrier_arrive(&sm.q_empty);
+    finish_unit(args, sm, st, item, phase, rank);
+    if (item.last) return;
+  }
+}
+
+// ----------------------------------------------------------------------------------------- output
+
+// Turns a quad's 4 x 4 words: lane q ends with word q of lanes 0..3.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit <<= 1) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const bool upper = lane & bit;
+      const uint32_t got = __shfl_xor_sync(~0u, upper ? w[i] : w[i | bit], bit);
+      (upper ? w[i] : w[i | bit]) = got;
+    }
+  }
+}
+
+// o: rows r and r + 8, columns 8 i + 2 (lane % 4); a quad writes 64 contiguous bytes at a time.
+template <class C>
+__device__ __forceinline__ void store_complete(const Args& args, const Item& item,
+                                               const float (&o)[2][64], const float (&inverse)[2],
+                                               int row, int column0, int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool valid = row + 8 * r < item.num_rows;
+    const float f = inverse[r];
+    __nv_bfloat16* out =
+        args.out + (int64_t{item.flat_row} + row + 8 * r) * LATENT_DIM + column0 + 8 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      uint32_t w[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 4 * (4 * (i % 4) + j) + 2 * r;
+        w[j] = f == 0.0f ? 0u : pack_bf16(o[i / 4][at] * f, o[i / 4][at + 1] * f);
+      }
+      transpose_quad(w, lane);
+      if (valid) *reinterpret_cast<uint4*>(out + 32 * i) = uint4{w[0], w[1], w[2], w[3]};
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void store_partial(const Args& args, const Item& item,
+                                              const float (&o)[2][64], const float (&inverse)[2],
+                                              int row, int column0, int lane, int rank) {
+  const int64_t first = (int64_t{item.partial_slot} * C::CLUSTER + rank) * BLOCK_M;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= item.num_rows) continue;
+    const float f = inverse[r];
+    float* out = args.partial_out + (first + row + 8 * r) * LATENT_DIM + column0 + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int at = 4 * (i % 16) + 2 * r;
+      const float2 pair =
+          f == 0.0f ? float2{0, 0} : float2{o[i / 16][at] * f, o[i / 16][at + 1] * f};
+      *reinterpret_cast<float2*>(out + 8 * i) = pair;
+    }
+  }
+}
+
+__device__ __forceinline__ void rescale(float (&o)[2][64], float factor0, float factor1) {
+#pragma unroll
+  for (int i = 0; i < 128; ++i) o[i / 64][i % 64] *= i & 2 ? factor1 : factor0;
+}
+
+// O += P V of one tile.
+template <class C>
+__device__ __forceinline__ void add_tile(Storage<C>& sm, float (&o)[2][64],
+                                         const Ring<C::GROUPS>& groups, const Ring<C::PS>& ps,
+                                         int row, bool first) {
+  const uint32_t p = opaque(k_major_descriptor(smem_address(sm.p)) + ps.slot * SLAB_STEP);
+  const uint32_t v =
+      opaque(mn_major_descriptor(smem_address(sm.groups)) + groups.slot * (GROUP_BYTES >> 4));
+  barrier_wait(&sm.p_full[ps.slot], ps.phase);
+  if (!first) {
+    const float factor0 = sm.p_scale[ps.slot][row], factor1 = sm.p_scale[ps.slot][row + 8];
+    if (__any_sync(~0u, factor0 != 1.0f || factor1 != 1.0f)) rescale(o, factor0, factor1);
+  }
+  barrier_wait(&sm.group_full[groups.slot], groups.phase);
+  fence_registers(o[0]);
+  fence_registers(o[1]);
+  cute::warpgroup_arrive();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    mma_output(o[0], p + k * K_STEP, v + k * MN_STEP, first && k == 0);
+    mma_output(o[1], p + k * K_STEP, v + k * MN_STEP + 2 * SLAB_STEP, first && k == 0);
+  }
+  cute::warpgroup_commit_batch();
+  cute::warpgroup_wait<0>();
+  fence_registers(o[0]);
+  fence_registers(o[1]);
+}
+
+// The output of 256 of the 512 columns: `half` 0 takes every tile's first group, 1 its second.
+template <class C>
+__device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& sm, int half,
+                                                 int rank, int thread) {
+  const int lane = thread % 32;
+  const int row = thread / 32 * 16 + lane / 4;
+  Ring<C::GROUPS> groups;
+  Ring<C::PS> ps;
+  float o[2][64];  // columns 0..127 and 128..255 of this half
+  groups.advance(half);
+#pragma unroll 1
+  for (uint32_t phase = 0;; phase ^= 1) {
+    barrier_wait(&sm.q_full, phase);
+    const Item item = read_item(sm);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&sm.q_empty);
+    if (item.num_tiles > 0) groups.advance();  // the query slabs
+#pragma unroll 1
+    for (int t = 0; t < item.num_tiles; ++t) {
+      add_tile(sm, o, groups, ps, row, t == 0);
+      if (lane == 0) {
+        barrier_arrive_all<C::CLUSTER>(&sm.group_empty[groups.slot]);
+        barrier_arrive(&sm.p_empty[ps.slot]);
+      }
+      groups.advance(2);
+      ps.advance();
+    }
+    barrier_wait(&sm.epilogue_full, phase);
+    const float inverse[2] = {sm.inverse_sum[row], sm.inverse_sum[row + 8]};
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&sm.epilogue_empty);
+    if (item.partial_slot < 0) {
+      store_complete<C>(args, item, o, inverse, row, half * 256, lane);
+    } else {
+      store_partial<C>(args, item, o, inverse, row, half * 256, lane, rank);
+    }
+    if (item.last) return;
+  }
+}
+
+// ----------------------------------------------------------------------------------------- kernel
+
+template <class C>
+__device__ __forceinline__ void helper_warpgroup(const Args& args, Storage<C>& sm, int worker,
+                                                 int rank, int thread) {
+  const Work work(args.boundaries, worker);
+  const int warp = __shfl_sync(~0u, thread / 32, 0);
+  if (warp == 0) {
+    key_warp<C>(args, sm, work, rank, thread % 32);
+  } else if (warp == 1) {
+    if (thread % 32 == 0) query_warp<C>(args, sm, work, worker, rank);
+    __syncwarp();
+  } else {
+    transform_warps<C>(args, sm, work, thread - 64);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void sync_cluster() {
+  if constexpr (C::CLUSTER == 1) {
+    __syncthreads();
+  } else {
+    cute::cluster_arrive();
+    cute::cluster_wait();
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, 1)
+    mla_attention_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(1024) uint8_t smem[];
+  auto& sm = *reinterpret_cast<Storage<C>*>(smem);
+  const int rank = C::CLUSTER == 1 ? 0 : static_cast<int>(cute::block_rank_in_cluster());
+  const int worker = blockIdx.x / C::CLUSTER;
+  // The CTAs of a cluster share a worker; rank tells their rows apart.
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  const int thread = threadIdx.x % 128;
+  if (threadIdx.x == 0) {
+    init_barriers(sm);
+    let_next_kernel_start();  // the combination waits for this kernel's end by itself
+  }
+  sync_cluster<C>();
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_alloc<C::SCORES_REGISTERS>();
+    scores_warpgroup<C>(args, sm, rank, thread);
+  } else if (warpgroup == 3) {
+    cutlass::arch::warpgroup_reg_dealloc<C::HELPER_REGISTERS>();
+    helper_warpgroup<C>(args, sm, worker, rank, thread);
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<C::OUTPUT_REGISTERS>();
+    output_warpgroup<C>(args, sm, warpgroup - 1, rank, thread);
+  }
+  // A CTA must outlive the copies and arrivals its neighbours still send to it.
+  if constexpr (C::CLUSTER > 1) sync_cluster<C>();
+}
+
+}  // namespace irminsul::mla

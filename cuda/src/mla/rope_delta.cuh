@@ -1,0 +1,96 @@
+// One key tile in shared memory -> the same tile with its k_r rotated and its foreign rows zeroed.
+// Knows the swizzled slab layout and nothing of barriers, schedules or global key storage.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "sm90.cuh"
+
+namespace irminsul::mla {
+
+constexpr int TRANSFORM_THREADS = 64;
+
+// The angles one thread needs for one delta: four pairs, the same ones in every row.
+struct Rotation {
+  float cos[4];
+  float sin[4];
+};
+
+// Thread t turns pairs 4p .. 4p + 3 of rows t % 8 + 8 i, p = t / 8. Interleaved pairs fill 16-byte
+// chunk p; half-split ones are an 8-byte half of chunk p / 2 and of chunk 4 + p / 2. Either way the
+// 128-byte swizzle spreads eight neighbouring rows over all banks, so no access collides.
+// A delta beyond the table gives NaN: its output must not look like an answer.
+__device__ __forceinline__ void load_rotation(Rotation& r, const float* cos_sin, int num_positions,
+                                              int delta, int thread) {
+  if (delta >= num_positions || -delta >= num_positions) {
+    for (int i = 0; i < 4; ++i) r.cos[i] = r.sin[i] = __int_as_float(0x7FFFFFFF);
+    return;
+  }
+  const float* row = cos_sin + int64_t{delta < 0 ? -delta : delta} * ROPE_DIM + thread / 8 * 4;
+  const float sign = delta < 0 ? -1.0f : 1.0f;
+  const float4 c = __ldg(reinterpret_cast<const float4*>(row));
+  const float4 s = __ldg(reinterpret_cast<const float4*>(row + ROPE_DIM / 2));
+  r.cos[0] = c.x, r.cos[1] = c.y, r.cos[2] = c.z, r.cos[3] = c.w;
+  r.sin[0] = sign * s.x, r.sin[1] = sign * s.y, r.sin[2] = sign * s.z, r.sin[3] = sign * s.w;
+}
+
+__device__ __forceinline__ float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_half(uint32_t pair) {
+  return __uint_as_float(pair & 0xFFFF0000u);
+}
+
+// Interleaved: both numbers of a pair lie in one 32-bit word.
+__device__ __forceinline__ uint32_t rotate_word(uint32_t pair, float cos, float sin) {
+  const float x = low_half(pair), y = high_half(pair);
+  return pack_bf16(x * cos - y * sin, y * cos + x * sin);
+}
+
+// Half-split: words hold two first and two second numbers of neighbouring pairs.
+__device__ __forceinline__ void rotate_words(uint32_t& first, uint32_t& second, float cos0,
+                                             float sin0, float cos1, float sin1) {
+  const float x0 = low_half(first), x1 = high_half(first);
+  const float y0 = low_half(second), y1 = high_half(second);
+  first = pack_bf16(x0 * cos0 - y0 * sin0, x1 * cos1 - y1 * sin1);
+  second = pack_bf16(y0 * cos0 + x0 * sin0, y1 * cos1 + x1 * sin1);
+}
+
+// slab: [64 keys][64] bf16, 128-byte swizzle. fp32 arithmetic, one rounding to bf16.
+__device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bool interleaved,
+                                            int thread) {
+  const int part = thread / 8, row0 = thread % 8;  // row % 8 == row0 in every step
+  if (interleaved) {
+    uint8_t* at = slab + row0 * 128 + ((part ^ row0) << 4);
+#pragma unroll 4
+    for (int i = 0; i < PAGE_SIZE / 8; ++i) {
+      uint4* words = reinterpret_cast<uint4*>(at + i * 1024);
+      uint4 x = *words;
+      x.x = rotate_word(x.x, r.cos[0], r.sin[0]), x.y = rotate_word(x.y, r.cos[1], r.sin[1]);
+      x.z = rotate_word(x.z, r.cos[2], r.sin[2]), x.w = rotate_word(x.w, r.cos[3], r.sin[3]);
+      *words = x;
+    }
+  } else {
+    uint8_t* row = slab + row0 * 128 + part % 2 * 8;
+    const int first = (part / 2 ^ row0) << 4, second = ((part / 2 + 4) ^ row0) << 4;
+#pragma unroll 4
+    for (int i = 0; i < PAGE_SIZE / 8; ++i) {
+      uint2* a = reinterpret_cast<uint2*>(row + i * 1024 + first);
+      uint2* b = reinterpret_cast<uint2*>(row + i * 1024 + second);
+      uint2 x = *a, y = *b;
+      rotate_words(x.x, y.x, r.cos[0], r.sin[0], r.cos[1], r.sin[1]);
+      rotate_words(x.y, y.y, r.cos[2], r.sin[2], r.cos[3], r.sin[3]);
+      *a = x, *b = y;
+    }
+  }
+}
+
+// Zeroes the rows outside [lo, hi) in the four slabs of one group. They may be other requests'
+// rows or never written ones, and 0 x NaN in P V would be NaN: masking the scores is not enough.
+__device__ __forceinline__ void zero_foreign_rows(uint8_t* group, int lo, int hi, int thread) {
+  uint8_t* column = group + (thread / 8 % GROUP_SLABS) * SLAB_BYTES + (thread % 8) * 16;
+  constexpr int ROWS_AT_ONCE = TRANSFORM_THREADS / (8 * GROUP_SLABS);
+  for (int row = thread / (8 * GROUP_SLABS); row < PAGE_SIZE; row += ROWS_AT_ONCE) {
+    if (row < lo || row >= hi) *reinterpret_cast<uint4*>(column + row * 128) = uint4{0, 0, 0, 0};
+  }
+}
+
+}  // namespace irminsul::mla

@@ -1,0 +1,190 @@
+"""Tensors of one attention call -> the library's kernels on torch's current stream.
+
+Knows torch's pointers and streams and the C ABI; must not know how the kernels divide their work.
+Other GPUs, other dtypes and installations without the library get the torch reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from irminsul.attention.op import attention_by_reference
+from irminsul.attention.reference import LATENT_DIM
+from irminsul.attention.tiles import PAGE_SIZE, TileTable
+from irminsul.errors import InvalidParams
+from irminsul.native import abi, loader
+
+
+def build_tiles(
+    indices: Tensor, key_lens: Tensor, *, by_slot: bool, deltas: Tensor | None = None
+) -> TileTable:
+    """Build a tile table on the GPU, without synchronisation.
+
+    Parameters
+    ----------
+    indices : Tensor, int32, [num_rows, width]
+        Pages of each row, or its token slots (``page * 64 + offset``) when `by_slot`.
+    key_lens : Tensor, int32, [num_rows]
+        Keys of each row; their positions are 0 to ``key_len``.
+    by_slot : bool
+        What `indices` holds.
+    deltas : Tensor, int32, [num_rows, width], optional
+        Rotation of each token, only with `by_slot`.
+
+    Returns
+    -------
+    TileTable
+        Every row has room for `width` tiles.
+
+    Raises
+    ------
+    InvalidParams
+        A dtype or shape is not as above.
+    """
+    for name, tensor in (("indices", indices), ("key_lens", key_lens), ("deltas", deltas)):
+        if tensor is not None and tensor.dtype != torch.int32:
+            raise InvalidParams(f"{name} is {tensor.dtype}; it must be torch.int32")
+    if deltas is not None and (not by_slot or deltas.shape != indices.shape):
+        raise InvalidParams("deltas need by_slot and the shape of indices")
+    handle = loader.library()
+    rows, width = indices.shape
+    indices = indices.contiguous()
+    deltas = None if deltas is None else deltas.contiguous()
+    table = TileTable(
+        torch.empty(rows * width, 4, dtype=torch.int32, device=indices.device),
+        torch.empty(rows, dtype=torch.int32, device=indices.device),
+        torch.empty(rows, dtype=torch.int32, device=indices.device),
+    )
+    with torch.cuda.device(indices.device):
+        params = abi.MlaTilesParams(
+            indices=indices.data_ptr(),
+            deltas=0 if deltas is None else deltas.data_ptr(),
+            key_lens=key_lens.data_ptr(),
+            row_stride=width,
+            tiles=table.tiles.data_ptr(),
+            tile_start=table.start.data_ptr(),
+            tile_count=table.count.data_ptr(),
+            stream=torch.cuda.current_stream().cuda_stream,
+            num_rows=rows,
+            capacity=max(width, 1),
+            by_slot=int(by_slot),
+        )
+        abi.check(handle, handle.irm_mla_tiles(ctypes.byref(params)), "mla_tiles")
+    return table
+
+
+def _plan(
+    tiles: Tensor,
+    tile_start: Tensor,
+    tile_count: Tensor,
+    q_indptr: Tensor,
+    q_pos: Tensor,
+    total_q: int,
+    num_heads: int,
+    max_q_len: int,
+    cluster: int = 0,
+) -> Tensor:
+    if not loader.supports_device(tiles.device.index):
+        return torch.empty(0, dtype=torch.uint8, device=tiles.device)
+    for name, tensor in (("tile_start", tile_start), ("q_indptr", q_indptr), ("q_pos", q_pos)):
+        if tensor.dtype != torch.int32 or not tensor.is_contiguous():
+            raise InvalidParams(f"{name} must be contiguous int32, it is {tensor.dtype}")
+    handle = loader.library()
+    rows = tile_start.shape[0]
+    with torch.cuda.device(tiles.device):
+        size = handle.irm_mla_plan_bytes(rows, total_q, num_heads)
+        plan = torch.empty(size, dtype=torch.uint8, device=tiles.device)
+        params = abi.MlaPlanParams(
+            q_indptr=q_indptr.data_ptr(),
+            q_pos=q_pos.data_ptr(),
+            tile_start=tile_start.data_ptr(),
+            tile_count=tile_count.data_ptr(),
+            tiles=tiles.data_ptr(),
+            plan=plan.data_ptr(),
+            plan_bytes=size,
+            stream=torch.cuda.current_stream().cuda_stream,
+            num_rows=rows,
+            total_q=total_q,
+            num_heads=num_heads,
+            max_q_len=max_q_len,
+            cluster=cluster,
+        )
+        abi.check(handle, handle.irm_mla_plan(ctypes.byref(params)), "mla_plan")
+    return plan
+
+
+def _attention(
+    q: Tensor,
+    cache: Tensor,
+    tiles: Tensor,
+    tile_start: Tensor,
+    tile_count: Tensor,
+    q_indptr: Tensor,
+    q_pos: Tensor,
+    cos_sin: Tensor | None,
+    plan: Tensor,
+    scale: float,
+    interleaved: bool,
+    max_q_len: int,
+    cluster: int = 0,
+) -> tuple[Tensor, Tensor]:
+    if q.dtype != torch.bfloat16 or not loader.supports_device(q.device.index):
+        return attention_by_reference(
+            q,
+            cache,
+            tiles,
+            tile_start,
+            tile_count,
+            q_indptr,
+            q_pos,
+            cos_sin,
+            plan,
+            scale,
+            interleaved,
+            max_q_len,
+        )
+    if cache.stride(2) != 1 or cache.stride(1) != cache.shape[2]:
+        raise InvalidParams(
+            f"rows of a page must be contiguous; cache has strides {cache.stride()}"
+        )
+    q = q.contiguous()
+    total_q, heads, _ = q.shape
+    out = torch.empty(total_q, heads, LATENT_DIM, dtype=q.dtype, device=q.device)
+    lse = torch.empty(total_q, heads, dtype=torch.float32, device=q.device)
+    handle = loader.library()
+    with torch.cuda.device(q.device):
+        size = handle.irm_mla_workspace_bytes()
+        workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+        params = abi.MlaAttentionParams(
+            q=q.data_ptr(),
+            cache=cache.data_ptr(),
+            tiles=tiles.data_ptr(),
+            cos_sin=0 if cos_sin is None else cos_sin.data_ptr(),
+            out=out.data_ptr(),
+            lse=lse.data_ptr(),
+            plan=plan.data_ptr(),
+            plan_bytes=plan.numel(),
+            workspace=workspace.data_ptr(),
+            workspace_bytes=size,
+            stream=torch.cuda.current_stream().cuda_stream,
+            num_pages=cache.shape[0],
+            page_stride=(cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * cache.shape[2]) * 2,
+            scale=scale,
+            num_positions=0 if cos_sin is None else cos_sin.shape[0],
+            interleaved=int(interleaved),
+            num_rows=tile_start.shape[0],
+            total_q=total_q,
+            num_heads=heads,
+            max_q_len=max_q_len,
+            cluster=cluster,
+        )
+        abi.check(handle, handle.irm_mla_attention(ctypes.byref(params)), "mla_attention")
+    return out, lse
+
+
+_BACKEND = torch.library.Library("irminsul", "IMPL")  # type: ignore[no-untyped-call]
+_BACKEND.impl("mla_plan", _plan, "CUDA")  # type: ignore[no-untyped-call]
+_BACKEND.impl("mla_attention", _attention, "CUDA")  # type: ignore[no-untyped-call]

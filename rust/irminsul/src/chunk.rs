@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 
-use crate::fingerprint::fingerprint_chunks;
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;
 use crate::scan::{Candidates, Sizes};
@@ -166,12 +165,12 @@ pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
     let mut cuts = Cuts::new(params, tokens, 0, 0, 0);
     while cuts.next_block(|end, _| bounds.push(end)) {
         // While the block is in the cache.
-        fingerprint_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
+        simd::hash_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
     }
     if bounds.last() != Some(&tokens.len()) {
         bounds.push(tokens.len());
     }
-    fingerprint_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
+    simd::hash_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
     Chunks {
         bounds,
         fingerprints,

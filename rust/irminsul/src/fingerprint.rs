@@ -25,12 +25,3 @@ pub fn fingerprint(tokens: &[u32]) -> u64 {
     }
     hasher.finish()
 }
-
-/// Appends the fingerprints of the chunks between consecutive `bounds`.
-pub(crate) fn fingerprint_chunks(tokens: &[u32], bounds: &[usize], fingerprints: &mut Vec<u64>) {
-    fingerprints.extend(
-        bounds
-            .windows(2)
-            .map(|pair| fingerprint(&tokens[pair[0]..pair[1]])),
-    );
-}

@@ -62,6 +62,9 @@ proptest! {
         }
         let chunks = chunk(&tokens, &params);
         prop_assert_eq!(chunks.bounds(), bounds);
+        for part in chunks.iter() {
+            prop_assert_eq!(part.fingerprint, fingerprint(&tokens[part.start..part.end]));
+        }
     }
 
     #[test]

@@ -17,58 +17,8 @@ use std::arch::x86_64::{
     _mm256_unpacklo_epi64, _mm256_xor_si256,
 };
 
-use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
-use crate::params::ChunkParams;
-use crate::scan::Candidates;
-
-/// Stretches of the text that are hashed at once.
-const LANES: usize = 8;
-
-/// Longest stretch. Not a multiple of 4 KiB, which would make the eight loads compete for one cache
-/// set; eight of them fit the second-level cache together with what is hashed next.
-const STRIDE: usize = 2064;
-
-/// Shortest stretch that pays for its 64 tokens of warm-up.
-const MIN_STRIDE: usize = 64;
-
-/// Steps between two looks at whether any hash could be a marker's.
-const GROUP: usize = 8;
-
-/// Scans one block: up to eight stretches from where `found` stands. Returns false when too few
-/// tokens are left for this to pay.
-pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkParams) -> bool {
-    let start = found.scanned();
-    let stride = ((text.len() - start) / LANES).min(STRIDE) / GROUP * GROUP;
-    if start < WINDOW || stride < MIN_STRIDE || !is_x86_feature_detected!("avx2") {
-        return false;
-    }
-    let mut markers = Vec::new();
-    let block = Block {
-        text,
-        start,
-        stride,
-        secret: params.secret(),
-    };
-    let bits = found.next_bytes(LANES * stride);
-    // Safety: AVX2 was detected. `start >= WINDOW`, `start + LANES * stride <= text.len()`, and
-    // `bits` has LANES * stride / 8 bytes.
-    unsafe {
-        if params.threshold() as u32 == 0 {
-            block.scan::<false>(params.threshold(), bits, &mut markers);
-        } else {
-            block.scan::<true>(params.threshold(), bits, &mut markers);
-        }
-    }
-    found.add_markers(&mut markers);
-    true
-}
-
-struct Block<'a> {
-    text: &'a [u32],
-    start: usize,
-    stride: usize,
-    secret: u32,
-}
+use super::block::{Block, GROUP};
+use crate::gear::WINDOW;
 
 /// The states of all stretches: 0, 1, 4, 5 in `a` and 2, 3, 6, 7 in `b`, an order in which the
 /// upper halves of both shuffle into 0..8.
@@ -84,75 +34,52 @@ struct Tokens {
     b: [__m256i; 2],
 }
 
-impl Block<'_> {
-    /// Compares on all 64 bits when `EXACT`, else on the upper 32, which suffices when the lower
-    /// half of the threshold is zero.
-    ///
-    /// # Safety
-    /// Needs AVX2, WINDOW tokens before `start`, LANES * stride after it, and a bit for each.
-    #[target_feature(enable = "avx2")]
-    unsafe fn scan<const EXACT: bool>(
-        &self,
-        threshold: u64,
-        bits: &mut [u8],
-        markers: &mut Vec<usize>,
-    ) {
-        // Safety: the caller's promise covers every token from `start - WINDOW` on.
-        let first = unsafe { self.text.as_ptr().add(self.start) };
-        let secret = _mm256_set1_epi32(self.secret as i32);
-        let mut state = State {
-            a: _mm256_setzero_si256(),
-            b: _mm256_setzero_si256(),
-        };
-        for step in (0..WINDOW).step_by(4) {
-            // Safety: these are the WINDOW tokens before each stretch.
-            let tokens = unsafe { load(first.sub(WINDOW).add(step), self.stride, secret) };
-            for t in 0..4 {
-                state = advance(state, &tokens, t);
-            }
-        }
-        let limit = Limit::new(threshold);
-        let stride_bytes = self.stride / 8;
-        for step in (0..self.stride).step_by(GROUP) {
-            let mut rows = 0_u64;
-            let mut least = _mm256_set1_epi32(-1);
-            for half in 0..2 {
-                // Safety: `step + 8 <= stride`, so these are tokens of the stretches.
-                let tokens = unsafe { load(first.add(step + 4 * half), self.stride, secret) };
-                for t in 0..4 {
-                    state = advance(state, &tokens, t);
-                    let upper = upper_halves(state);
-                    least = _mm256_min_epu32(least, upper);
-                    let row = limit.below::<EXACT>(state, upper);
-                    rows |= u64::from(row) << (8 * (4 * half + t));
-                }
-            }
-            let columns = transpose(rows).to_le_bytes();
-            for (lane, column) in columns.into_iter().enumerate() {
-                bits[lane * stride_bytes + step / 8] = column;
-            }
-            let zero = _mm256_cmpeq_epi32(least, _mm256_setzero_si256());
-            if _mm256_movemask_epi8(zero) != 0 {
-                self.collect_markers(step, markers);
-            }
+/// Fills the candidate bits of a block and adds the places of markers, out of order.
+///
+/// # Safety
+/// Needs AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Vec<usize>) {
+    if block.threshold as u32 == 0 {
+        scan_as::<false>(block, bits, markers);
+    } else {
+        scan_as::<true>(block, bits, markers);
+    }
+}
+
+/// Compares on all 64 bits when `EXACT`, else on the upper 32, which suffices when the lower half
+/// of the threshold is zero.
+#[target_feature(enable = "avx2")]
+fn scan_as<const EXACT: bool>(block: &Block<'_>, bits: &mut [u8], markers: &mut Vec<usize>) {
+    let tokens = block.tokens();
+    let secret = _mm256_set1_epi32(block.secret as i32);
+    let mut state = State {
+        a: _mm256_setzero_si256(),
+        b: _mm256_setzero_si256(),
+    };
+    for step in (0..WINDOW).step_by(4) {
+        let tokens = load(tokens, step, block.stride, secret);
+        for t in 0..4 {
+            state = advance(state, &tokens, t);
         }
     }
-
-    /// Looks at one group of steps hash by hash: some upper half is zero there.
-    #[cold]
-    fn collect_markers(&self, step: usize, markers: &mut Vec<usize>) {
-        for lane in 0..LANES {
-            let at = self.start + lane * self.stride + step;
-            let window = &self.text[at - WINDOW..at];
-            let mut hash = window
-                .iter()
-                .fold(0, |hash, &token| roll(hash, token ^ self.secret));
-            for index in at..at + GROUP {
-                hash = roll(hash, self.text[index] ^ self.secret);
-                if hash < MARKER_THRESHOLD {
-                    markers.push(index);
-                }
+    let limit = Limit::new(block.threshold);
+    for step in (0..block.stride).step_by(GROUP) {
+        let mut rows = 0_u64;
+        let mut least = _mm256_set1_epi32(-1);
+        for half in 0..2 {
+            let tokens = load(tokens, WINDOW + step + 4 * half, block.stride, secret);
+            for t in 0..4 {
+                state = advance(state, &tokens, t);
+                let upper = upper_halves(state);
+                least = _mm256_min_epu32(least, upper);
+                rows |= u64::from(limit.below::<EXACT>(state, upper)) << (8 * (4 * half + t));
             }
+        }
+        block.store_bits(step, rows, bits);
+        let zero = _mm256_cmpeq_epi32(least, _mm256_setzero_si256());
+        if _mm256_movemask_epi8(zero) != 0 {
+            block.collect_markers(step, markers);
         }
     }
 }
@@ -195,15 +122,15 @@ impl Limit {
 }
 
 /// Loads the tokens `[at, at + 4)` of each stretch.
-///
-/// # Safety
-/// `at + lane * stride` must be readable for four tokens, for each of the eight lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
-#[allow(clippy::cast_ptr_alignment)] // The load has no alignment.
-unsafe fn load(at: *const u32, stride: usize, secret: __m256i) -> Tokens {
-    // Safety: the caller's promise; loads need no alignment.
-    let lane = |lane: usize| unsafe { _mm_loadu_si128(at.add(lane * stride).cast::<__m128i>()) };
+#[allow(clippy::cast_ptr_alignment)] // The load needs no alignment.
+fn load(tokens: &[u32], at: usize, stride: usize, secret: __m256i) -> Tokens {
+    debug_assert!(at + 7 * stride + 4 <= tokens.len());
+    let lane = |lane: usize| {
+        // Safety: callers stay inside the block: its window, then `stride` tokens for each lane.
+        unsafe { _mm_loadu_si128(tokens.as_ptr().add(at + lane * stride).cast::<__m128i>()) }
+    };
     let pair = |low: usize, high: usize| {
         let low = _mm256_castsi128_si256(lane(low));
         _mm256_xor_si256(_mm256_inserti128_si256::<1>(low, lane(high)), secret)
@@ -254,16 +181,4 @@ fn roll_lanes(hash: __m256i, token: __m256i) -> __m256i {
 fn upper_halves(state: State) -> __m256i {
     let (a, b) = (_mm256_castsi256_ps(state.a), _mm256_castsi256_ps(state.b));
     _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(a, b))
-}
-
-/// Transposes 8 x 8 bits.
-#[inline]
-fn transpose(x: u64) -> u64 {
-    let swap = |x: u64, shift: u32, mask: u64| {
-        let t = (x ^ (x >> shift)) & mask;
-        x ^ t ^ (t << shift)
-    };
-    let x = swap(x, 7, 0x00AA_00AA_00AA_00AA);
-    let x = swap(x, 14, 0x0000_CCCC_0000_CCCC);
-    swap(x, 28, 0x0000_0000_F0F0_F0F0)
 }

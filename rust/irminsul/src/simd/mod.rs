@@ -1,21 +1,60 @@
 //! The only folder with `unsafe`: the same results as the scalar code, with wider instructions.
 //!
-//! Knows nothing of what is cut or hashed. Each entry point checks at run time what the processor
-//! has and says whether it did the work.
+//! Knows nothing of what is cut or hashed. What the processor has is asked at run time, so that one
+//! build serves all; where it has nothing, the caller's scalar code does the work.
 
 #[cfg(target_arch = "x86_64")]
+mod block;
+#[cfg(target_arch = "x86_64")]
 mod gear_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gear_avx512;
+mod xxh64;
+#[cfg(target_arch = "x86_64")]
+mod xxh64_avx2;
 
 use crate::params::ChunkParams;
 use crate::scan::Candidates;
 
-/// Scans the next block of `text` if there is a fast way; otherwise the caller does it.
+/// Scans the next block of `text`; false if there is no fast way, or too little text for it.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkParams) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return gear_avx2::scan_block(found, text, params);
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (found, text, params);
-        false
+    let avx512 = is_x86_feature_detected!("avx512f");
+    if !avx512 && !is_x86_feature_detected!("avx2") {
+        return false;
     }
+    let Some(block) = block::Block::next(found, text, params) else {
+        return false;
+    };
+    let mut markers = Vec::new();
+    let bits = found.next_bytes(block.len());
+    // Safety: the instructions were detected.
+    unsafe {
+        if avx512 {
+            gear_avx512::scan(&block, bits, &mut markers);
+        } else {
+            gear_avx2::scan(&block, bits, &mut markers);
+        }
+    }
+    found.add_markers(&mut markers);
+    true
+}
+
+/// Scans the next block of `text`; false if there is no fast way, or too little text for it.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn scan_block(_: &mut Candidates, _: &[u32], _: &ChunkParams) -> bool {
+    false
+}
+
+/// Appends the fingerprints of the chunks between consecutive `bounds`.
+pub(crate) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut Vec<u64>) {
+    #[cfg(target_arch = "x86_64")]
+    if xxh64_avx2::hash_chunks(tokens, bounds, hashes) {
+        return;
+    }
+    hashes.extend(
+        bounds
+            .windows(2)
+            .map(|pair| xxh64::hash(&tokens[pair[0]..pair[1]])),
+    );
 }

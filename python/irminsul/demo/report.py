@@ -73,11 +73,12 @@ def summary_text(summary: Summary | None) -> str:
     faster = summary.turns - summary.slower_turns
     sooner = summary.speedup >= 1
     ratio = summary.speedup if sooner else 1 / summary.speedup
+    times = f"{ratio:.1f} times {'sooner' if sooner else 'later'}"
     return (
         f"After the first call, {summary.reused_share:.1%} of the prompt tokens were reused at a "
         f"shifted position, {summary.prefix_share:.1%} were an exact prefix and "
         f"{summary.computed_share:.1%} were computed. The first token came "
-        f"{ratio:.1f} times {'sooner' if sooner else 'later'} (median {summary.ttft_s:.2f} s with irminsul, "
+        f"{times} (median {summary.ttft_s:.2f} s with irminsul, "
         f"{summary.plain_ttft_s:.2f} s without), sooner on {faster} of {summary.turns} calls. "
         f"The first token's logits differ by {summary.logits_difference:.2f} at most (their "
         f"standard deviation is {summary.logits_spread:.2f}), and both sides chose the same token "

@@ -6,6 +6,7 @@ Knows nothing of torch or of any engine; those parts are imported by name.
 from irminsul._core import __version__
 from irminsul.chunking import Chunk, ChunkParams, Chunks, chunk
 from irminsul.errors import IrminsulError
+from irminsul.markers import boundary_marker
 from irminsul.planning import Compute, Piece, Policy, Reuse, ReusePlan
 from irminsul.registry import Namespace, Registry, default_registry, lookup, record
 
@@ -22,6 +23,7 @@ __all__ = [
     "Reuse",
     "ReusePlan",
     "__version__",
+    "boundary_marker",
     "chunk",
     "default_registry",
     "lookup",

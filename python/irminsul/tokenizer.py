@@ -39,6 +39,11 @@ class Encoder:
         self._cached = lru_cache(maxsize=_CACHED_PIECES)(self._encode)
 
     @property
+    def backend(self) -> Any:
+        """Return the ``tokenizers.Tokenizer`` underneath."""
+        return self._backend
+
+    @property
     def vocab_size(self) -> int:
         """Return the number of token ids, added tokens included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))

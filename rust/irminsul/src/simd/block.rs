@@ -74,16 +74,26 @@ impl<'a> Block<'a> {
 
     /// Stores one bit per stretch for each of the eight steps from `step` on; row `i` of `rows`
     /// holds step `i`.
-    #[inline]
-    pub(super) fn store_bits(&self, step: usize, rows: u64, bits: &mut [u8]) {
-        for (lane, column) in transpose(rows).to_le_bytes().into_iter().enumerate() {
-            bits[(lane * self.stride + step) / 8] = column;
+    ///
+    /// # Safety
+    /// `bits` has a bit for each token of the block, and `step + GROUP <= stride`.
+    #[inline(always)] // A call would spill every vector register.
+    #[allow(clippy::inline_always)]
+    pub(super) unsafe fn store_bits(&self, step: usize, rows: u64, bits: &mut [u8]) {
+        debug_assert!(bits.len() == self.len() / 8 && step + GROUP <= self.stride);
+        let columns = transpose(rows).to_le_bytes();
+        let mut at = step / 8;
+        for column in columns {
+            // Safety: lane * stride / 8 + step / 8 is below LANES * stride / 8, by the promise.
+            unsafe { *bits.get_unchecked_mut(at) = column };
+            at += self.stride / 8;
         }
     }
 }
 
 /// Transposes 8 x 8 bits.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always)]
 fn transpose(x: u64) -> u64 {
     let swap = |x: u64, shift: u32, mask: u64| {
         let t = (x ^ (x >> shift)) & mask;

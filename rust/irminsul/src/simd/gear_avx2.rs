@@ -28,10 +28,11 @@ struct State {
     b: __m256i,
 }
 
-/// Four steps of tokens: registers with tokens 0 and 1, and 2 and 3, of each stretch.
+/// The tokens of one step, in the lower halves of the lanes.
+#[derive(Clone, Copy)]
 struct Tokens {
-    a: [__m256i; 2],
-    b: [__m256i; 2],
+    a: __m256i,
+    b: __m256i,
 }
 
 /// Fills the candidate bits of a block and adds the places of markers, out of order.
@@ -57,31 +58,46 @@ fn scan_as<const EXACT: bool>(block: &Block<'_>, bits: &mut [u8], markers: &mut 
         a: _mm256_setzero_si256(),
         b: _mm256_setzero_si256(),
     };
+    let limit = Limit::new(block.threshold);
+    let mut least = _mm256_setzero_si256();
     for step in (0..WINDOW).step_by(4) {
         let tokens = load(tokens, step, block.stride, secret);
-        for t in 0..4 {
-            state = advance(state, &tokens, t);
-        }
+        four_steps::<EXACT>(&mut state, &mut least, tokens, &limit);
     }
-    let limit = Limit::new(block.threshold);
     for step in (0..block.stride).step_by(GROUP) {
-        let mut rows = 0_u64;
-        let mut least = _mm256_set1_epi32(-1);
-        for half in 0..2 {
-            let tokens = load(tokens, WINDOW + step + 4 * half, block.stride, secret);
-            for t in 0..4 {
-                state = advance(state, &tokens, t);
-                let upper = upper_halves(state);
-                least = _mm256_min_epu32(least, upper);
-                rows |= u64::from(limit.below::<EXACT>(state, upper)) << (8 * (4 * half + t));
-            }
-        }
-        block.store_bits(step, rows, bits);
+        least = _mm256_set1_epi32(-1);
+        let first = load(tokens, WINDOW + step, block.stride, secret);
+        let rows = four_steps::<EXACT>(&mut state, &mut least, first, &limit);
+        let second = load(tokens, WINDOW + step + 4, block.stride, secret);
+        let more = four_steps::<EXACT>(&mut state, &mut least, second, &limit);
+        // Safety: `bits` was made for this block, and `step` is a multiple of GROUP below stride.
+        unsafe { block.store_bits(step, rows | more << 32, bits) };
         let zero = _mm256_cmpeq_epi32(least, _mm256_setzero_si256());
         if _mm256_movemask_epi8(zero) != 0 {
             block.collect_markers(step, markers);
         }
     }
+}
+
+/// Advances all stretches by four tokens; byte `i` of the result says which are below the limit
+/// after token `i`. Written out, because the compiler keeps it a loop otherwise.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn four_steps<const EXACT: bool>(
+    state: &mut State,
+    least: &mut __m256i,
+    tokens: [Tokens; 4],
+    limit: &Limit,
+) -> u64 {
+    let mut row = |tokens: Tokens| {
+        state.a = roll_lanes(state.a, tokens.a);
+        state.b = roll_lanes(state.b, tokens.b);
+        let upper = upper_halves(*state);
+        *least = _mm256_min_epu32(*least, upper);
+        u64::from(limit.below::<EXACT>(*state, upper))
+    };
+    let [first, second, third, fourth] = tokens;
+    row(first) | row(second) << 8 | row(third) << 16 | row(fourth) << 24
 }
 
 /// The cut threshold in the forms that the comparisons take.
@@ -125,7 +141,7 @@ impl Limit {
 #[inline]
 #[target_feature(enable = "avx2")]
 #[allow(clippy::cast_ptr_alignment)] // The load needs no alignment.
-fn load(tokens: &[u32], at: usize, stride: usize, secret: __m256i) -> Tokens {
+fn load(tokens: &[u32], at: usize, stride: usize, secret: __m256i) -> [Tokens; 4] {
     debug_assert!(at + 7 * stride + 4 <= tokens.len());
     let lane = |lane: usize| {
         // Safety: callers stay inside the block: its window, then `stride` tokens for each lane.
@@ -136,33 +152,19 @@ fn load(tokens: &[u32], at: usize, stride: usize, secret: __m256i) -> Tokens {
         _mm256_xor_si256(_mm256_inserti128_si256::<1>(low, lane(high)), secret)
     };
     let (a04, a15, b26, b37) = (pair(0, 4), pair(1, 5), pair(2, 6), pair(3, 7));
-    Tokens {
-        a: [
-            _mm256_unpacklo_epi64(a04, a15),
-            _mm256_unpackhi_epi64(a04, a15),
-        ],
-        b: [
-            _mm256_unpacklo_epi64(b26, b37),
-            _mm256_unpackhi_epi64(b26, b37),
-        ],
-    }
-}
-
-/// One step of all stretches, with token `t` of the four loaded.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn advance(state: State, tokens: &Tokens, t: usize) -> State {
-    let pick = |pair: __m256i| {
-        if t.is_multiple_of(2) {
-            pair
-        } else {
-            _mm256_srli_epi64::<32>(pair)
-        }
+    let low = Tokens {
+        a: _mm256_unpacklo_epi64(a04, a15),
+        b: _mm256_unpacklo_epi64(b26, b37),
     };
-    State {
-        a: roll_lanes(state.a, pick(tokens.a[t / 2])),
-        b: roll_lanes(state.b, pick(tokens.b[t / 2])),
-    }
+    let high = Tokens {
+        a: _mm256_unpackhi_epi64(a04, a15),
+        b: _mm256_unpackhi_epi64(b26, b37),
+    };
+    let upper = |pair: Tokens| Tokens {
+        a: _mm256_srli_epi64::<32>(pair.a),
+        b: _mm256_srli_epi64::<32>(pair.b),
+    };
+    [low, upper(low), high, upper(high)]
 }
 
 /// [`crate::gear::roll`] in four lanes. Doubling by addition, because shifts share two ports.

@@ -26,28 +26,42 @@ pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Vec<
     let threshold = _mm512_set1_epi64(block.threshold as i64);
     let marker = _mm512_set1_epi64(MARKER_THRESHOLD as i64);
     let mut state = _mm512_setzero_si512();
+    let mut least = state;
     for step in (0..WINDOW).step_by(4) {
-        for token in load(tokens, step, block.stride, secret) {
-            state = roll_lanes(state, token);
-        }
+        let tokens = load(tokens, step, block.stride, secret);
+        four_steps(&mut state, &mut least, tokens, threshold);
     }
     for step in (0..block.stride).step_by(GROUP) {
-        let mut rows = 0_u64;
-        let mut least = _mm512_set1_epi64(-1);
-        for half in 0..2 {
-            let four = load(tokens, WINDOW + step + 4 * half, block.stride, secret);
-            for (t, token) in four.into_iter().enumerate() {
-                state = roll_lanes(state, token);
-                least = _mm512_min_epu64(least, state);
-                let row = _mm512_cmplt_epu64_mask(state, threshold);
-                rows |= u64::from(row) << (8 * (4 * half + t));
-            }
-        }
-        block.store_bits(step, rows, bits);
+        least = _mm512_set1_epi64(-1);
+        let first = load(tokens, WINDOW + step, block.stride, secret);
+        let rows = four_steps(&mut state, &mut least, first, threshold);
+        let second = load(tokens, WINDOW + step + 4, block.stride, secret);
+        let more = four_steps(&mut state, &mut least, second, threshold);
+        // Safety: `bits` was made for this block, and `step` is a multiple of GROUP below stride.
+        unsafe { block.store_bits(step, rows | more << 32, bits) };
         if _mm512_cmplt_epu64_mask(least, marker) != 0 {
             block.collect_markers(step, markers);
         }
     }
+}
+
+/// Advances all stretches by four tokens; byte `i` of the result says which are below the threshold
+/// after token `i`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn four_steps(
+    state: &mut __m512i,
+    least: &mut __m512i,
+    tokens: [__m512i; 4],
+    threshold: __m512i,
+) -> u64 {
+    let mut row = |token: __m512i| {
+        *state = roll_lanes(*state, token);
+        *least = _mm512_min_epu64(*least, *state);
+        u64::from(_mm512_cmplt_epu64_mask(*state, threshold))
+    };
+    let [first, second, third, fourth] = tokens;
+    row(first) | row(second) << 8 | row(third) << 16 | row(fourth) << 24
 }
 
 /// Loads the tokens `[at, at + 4)` of each stretch: one register for each step, a token in the

@@ -87,9 +87,9 @@ def test_chunk_table_has_a_line_for_each_chunk():
 
 def test_chunk_takes_sizes():
     tokens = ids(3000)
-    result = run("chunk", "--json", "--min", "64", "--avg", "100", "--max", "150",
+    result = run("chunk", "--json", "--min", "64", "--avg", "100", "--max", "150", "--secret", "9",
                  stdin=json.dumps(tokens).encode())  # fmt: skip
-    params = irminsul.ChunkParams(min=64, avg=100, max=150)
+    params = irminsul.ChunkParams(min=64, avg=100, max=150, secret=9)
     bounds = irminsul.chunk(tokens, params).bounds.tolist()
     assert [c["end"] for c in json.loads(result.stdout)["chunks"]] == bounds[1:]
 

@@ -41,13 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default=getattr(defaults, name),
             help=f"{meaning} chunk length in tokens (default %(default)s)",
         )
+    parser.add_argument(
+        "--secret",
+        type=int,
+        default=defaults.secret,
+        help="seed of the boundaries (default %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the chunks of the input, one a line, or as one JSON object."""
     if arguments.tokenizer and not arguments.text:
         raise InvalidParams("--tokenizer is only used with --text")
-    params = irminsul.ChunkParams(min=arguments.min, avg=arguments.avg, max=arguments.max)
+    sizes = {name: getattr(arguments, name) for name in ("min", "avg", "max", "secret")}
+    params = irminsul.ChunkParams(**sizes)
     tokens = read_tokens(arguments.file, arguments.text, arguments.tokenizer)
     chunks = irminsul.chunk(tokens, params)
     if arguments.json:
@@ -116,7 +123,7 @@ def _as_json(
 ) -> dict[str, object]:
     return {
         "tokens": token_count,
-        "params": {"min": params.min, "avg": params.avg, "max": params.max},
+        "params": {name: getattr(params, name) for name in ("min", "avg", "max", "secret")},
         "chunks": [
             # A fingerprint has 64 bits, more than many JSON readers keep of a number.
             {"start": c.start, "end": c.end, "fingerprint": f"{c.fingerprint:016x}"}

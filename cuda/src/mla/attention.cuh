@@ -5,9 +5,9 @@
 //   scores  (0)    S = Q K^T, online softmax, P -> shared memory
 //   output  (1, 2) O += P V for columns 0..255 and 256..511
 //   helpers (3)    warp 0: TMA of keys; warp 1: TMA of queries; warps 2, 3: rotation and cut rows
-// A tile is loaded as its k_r slab and two groups of four c_KV slabs; the groups serve first as K,
-// then as V. The scores warpgroup keeps the first four slabs of Q in registers; they come through
-// the same ring of groups as the keys.
+// A tile is loaded as its k_r slab and four pairs of c_KV slabs; the pairs serve first as K, then
+// as V: the first two for the output's left half, the others for its right one. The scores
+// warpgroup keeps the first slabs of Q in registers; they come through the same ring as the keys.
 #pragma once
 
 #include <cuda.h>
@@ -22,11 +22,11 @@ namespace irminsul::mla {
 // CLUSTER CTAs share every key tile by TMA multicast, each with its own 64 rows.
 // OVERLAP: the next tile's S is in flight while this one goes through the softmax.
 // Q_SLABS: slabs of Q that live in registers of the scores warpgroup, the rest in shared memory.
-template <int CLUSTER_, bool OVERLAP_, int GROUPS_, int ROPES_, int PS_, int Q_SLABS_>
+template <int CLUSTER_, bool OVERLAP_, int PAIRS_, int ROPES_, int PS_, int Q_SLABS_>
 struct Config {
   static constexpr int CLUSTER = CLUSTER_;
   static constexpr bool OVERLAP = OVERLAP_;
-  static constexpr int GROUPS = GROUPS_;
+  static constexpr int PAIRS = PAIRS_;
   static constexpr int ROPES = ROPES_;
   static constexpr int PS = PS_;
   static constexpr int Q_SLABS = Q_SLABS_;
@@ -36,11 +36,16 @@ struct Config {
   static constexpr int OUTPUT_REGISTERS = 160;
   static constexpr int HELPER_REGISTERS = 40;
 };
-using Streaming = Config<1, false, 5, 2, 1, 4>;  // memory bound: as much in flight as possible
-using Shared2 = Config<2, true, 4, 3, 2, 2>;   // tensor bound: two CTAs, one stream of keys
+using Streaming = Config<1, false, 10, 2, 1, 4>;  // memory bound: as much in flight as possible
+#ifdef IRM_PAIRS
+using Shared2 = Config<2, IRM_OV, IRM_PAIRS, 2, IRM_PS, IRM_QS>;
+#else
+using Shared2 = Config<2, false, 10, 2, 1, 4>;
+#endif
+    // tensor bound: two CTAs, one stream of keys
 
 struct Args {
-  CUtensorMap keys;     // [pages][slabs][64 rows][64 columns], box of half or all of a group
+  CUtensorMap keys;     // [pages][slabs][64 rows][64 columns], box of a pair of slabs or one of it
   CUtensorMap ropes;    // the same tensor, box of a k_r slab or half of one
   CUtensorMap queries;  // [slabs][total_q * heads][64 columns], box of one slab
   const Boundary* boundaries;  // [num_workers + 1]
@@ -74,7 +79,7 @@ struct TileInfo {
   int bounds;
   int delta;
   int pos0;
-  int first;  // first tile of its unit: a group of query slabs stands before it in the ring
+  int first;  // first tile of its unit: query slabs stand before it in the ring
 };
 
 constexpr uint32_t FULL_PAGE = PAGE_SIZE << 16;
@@ -87,13 +92,14 @@ template <class C>
 struct Storage {
   alignas(1024) uint8_t q[C::Q_SHARED_SLABS][SLAB_BYTES];
   alignas(1024) uint8_t p[C::PS][SLAB_BYTES];
-  alignas(1024) uint8_t groups[C::GROUPS][GROUP_BYTES];
+  alignas(1024) uint8_t pairs[C::PAIRS][PAIR_BYTES];
   alignas(1024) uint8_t ropes[C::ROPES][SLAB_BYTES];
+  alignas(16) float angles[C::ROPES][ROPE_DIM];
   TileInfo tiles[C::ROPES];
   float p_scale[C::PS][BLOCK_M];
   float inverse_sum[BLOCK_M];
   Item item;
-  uint64_t group_full[C::GROUPS], group_empty[C::GROUPS];
+  uint64_t pair_full[C::PAIRS], pair_empty[C::PAIRS];
   uint64_t rope_full[C::ROPES], rope_ready[C::ROPES], rope_empty[C::ROPES];
   uint64_t p_full[C::PS], p_empty[C::PS];
   uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
@@ -102,9 +108,9 @@ struct Storage {
 template <class C>
 __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
   using cutlass::arch::ClusterBarrier;
-  for (int i = 0; i < C::GROUPS; ++i) {
-    ClusterBarrier::init(&sm.group_full[i], 1);
-    ClusterBarrier::init(&sm.group_empty[i], 4 * C::CLUSTER);
+  for (int i = 0; i < C::PAIRS; ++i) {
+    ClusterBarrier::init(&sm.pair_full[i], 1);
+    ClusterBarrier::init(&sm.pair_empty[i], 4 * C::CLUSTER);
   }
   for (int i = 0; i < C::ROPES; ++i) {
     ClusterBarrier::init(&sm.rope_full[i], 1);
@@ -146,30 +152,36 @@ struct Work {
 // ---------------------------------------------------------------------------------------- helpers
 
 template <class C>
-__device__ __forceinline__ void load_group(const Args& args, Storage<C>& sm, Ring<C::GROUPS>& ring,
-                                           int page, int slab, int rank) {
-  barrier_wait(&sm.group_empty[ring.slot], ring.phase ^ 1);
-  uint64_t* full = &sm.group_full[ring.slot];
-  barrier_expect(full, GROUP_BYTES);
+__device__ __forceinline__ void load_pair(const Args& args, Storage<C>& sm, Ring<C::PAIRS>& ring,
+                                          int page, int slab, int rank) {
+  barrier_wait(&sm.pair_empty[ring.slot], ring.phase ^ 1);
+  uint64_t* full = &sm.pair_full[ring.slot];
+  barrier_expect(full, PAIR_BYTES);
   if constexpr (C::CLUSTER == 1) {
-    cute::SM90_TMA_LOAD_4D::copy(&args.keys, full, args.key_policy, sm.groups[ring.slot], 0, 0,
+    cute::SM90_TMA_LOAD_4D::copy(&args.keys, full, args.key_policy, sm.pairs[ring.slot], 0, 0,
                                  slab, page);
   } else {
-    constexpr int SLABS = GROUP_SLABS / C::CLUSTER;
+    constexpr int SLABS = PAIR_SLABS / C::CLUSTER;
     cute::SM90_TMA_LOAD_MULTICAST_4D::copy(
         &args.keys, full, (1 << C::CLUSTER) - 1, args.key_policy,
-        sm.groups[ring.slot] + rank * SLABS * SLAB_BYTES, 0, 0, slab + rank * SLABS, page);
+        sm.pairs[ring.slot] + rank * SLABS * SLAB_BYTES, 0, 0, slab + rank * SLABS, page);
   }
   ring.advance();
 }
 
+__device__ __forceinline__ bool in_table(const Args& args, int delta) {
+  return delta < args.num_positions && -delta < args.num_positions;
+}
+
+// The k_r slab, what the tile is, and the angles of its delta.
 template <class C>
 __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring<C::ROPES>& ring,
                                           const Tile& tile, bool first, int rank) {
   barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.rope_full[ring.slot];
   sm.tiles[ring.slot] = TileInfo{tile.bounds, tile.delta, tile.pos0, first};
-  barrier_expect(full, SLAB_BYTES);
+  const bool turns = tile.delta != 0 && in_table(args, tile.delta);
+  barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
   constexpr int SLAB = LATENT_DIM / SLAB_DIM;
   if constexpr (C::CLUSTER == 1) {
     cute::SM90_TMA_LOAD_4D::copy(&args.ropes, full, args.key_policy, sm.ropes[ring.slot], 0, 0,
@@ -180,22 +192,29 @@ __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring
         &args.ropes, full, (1 << C::CLUSTER) - 1, args.key_policy,
         sm.ropes[ring.slot] + rank * ROWS * 128, 0, rank * ROWS, SLAB, tile.page);
   }
+  if (turns) {
+    const float* angles = args.cos_sin + int64_t{tile.delta < 0 ? -tile.delta : tile.delta} * ROPE_DIM;
+    cute::SM90_BULK_COPY_G2S::copy(angles, full, sm.angles[ring.slot], ROPE_DIM * 4);
+  }
   ring.advance();
 }
 
 template <class C>
-__device__ __forceinline__ void load_query_group(const Args& args, Storage<C>& sm,
-                                                 Ring<C::GROUPS>& ring, int flat_row) {
-  barrier_wait(&sm.group_empty[ring.slot], ring.phase ^ 1);
-  uint64_t* full = &sm.group_full[ring.slot];
-  barrier_expect(full, C::Q_SLABS * SLAB_BYTES);
+__device__ __forceinline__ void load_query_pairs(const Args& args, Storage<C>& sm,
+                                                 Ring<C::PAIRS>& ring, int flat_row) {
   const auto policy = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
 #pragma unroll
   for (int slab = 0; slab < C::Q_SLABS; ++slab) {
+    uint64_t* full = &sm.pair_full[ring.slot];
+    if (slab % PAIR_SLABS == 0) {
+      barrier_wait(&sm.pair_empty[ring.slot], ring.phase ^ 1);
+      barrier_expect(full, PAIR_BYTES);
+    }
     cute::SM90_TMA_LOAD_3D::copy(&args.queries, full, policy,
-                                 sm.groups[ring.slot] + slab * SLAB_BYTES, 0, flat_row, slab);
+                                 sm.pairs[ring.slot] + slab % PAIR_SLABS * SLAB_BYTES, 0, flat_row,
+                                 slab);
+    if (slab % PAIR_SLABS == PAIR_SLABS - 1) ring.advance();
   }
-  ring.advance();
 }
 
 // All tiles of all units, in order, through the rings. Lanes hold the next 32 tiles each time, so
@@ -203,16 +222,17 @@ __device__ __forceinline__ void load_query_group(const Args& args, Storage<C>& s
 template <class C>
 __device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const Work& work,
                                          int rank, int lane) {
-  Ring<C::GROUPS> groups;
+  Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
+  int count = work.begin.first_tiles, tile_at = work.begin.tile_at;
+  int flat_row = work.begin.flat_row;
   for (int u = work.begin.unit; u <= work.last_unit; ++u) {
-    const Unit unit = args.units[u];
-    const int first = work.first_tile(u);
-    const int count = work.end_tile(u, unit.num_tiles) - first;
-    if (count == 0) continue;
-    const int4* table = reinterpret_cast<const int4*>(args.tiles) + unit.tile0 + first;
+    const int4* table = reinterpret_cast<const int4*>(args.tiles) + tile_at;
     int4 now{}, next = lane < count ? __ldg(table + lane) : int4{};
-    if (lane == 0) load_query_group<C>(args, sm, groups, unit.flat_row + rank * BLOCK_M);
+    const Unit coming = u < work.last_unit ? args.units[u + 1] : Unit{};
+    if (lane == 0 && count > 0) {
+      load_query_pairs<C>(args, sm, pairs, flat_row + rank * BLOCK_M);
+    }
     for (int t = 0; t < count; ++t) {
       if (t % 32 == 0) {
         now = next;
@@ -224,12 +244,16 @@ __device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const
       tile.delta = __shfl_sync(~0u, now.z, t % 32);
       tile.pos0 = __shfl_sync(~0u, now.w, t % 32);
       if (lane == 0) {
-        load_group<C>(args, sm, groups, tile.page, 0, rank);
         load_rope<C>(args, sm, ropes, tile, t == 0, rank);
-        load_group<C>(args, sm, groups, tile.page, GROUP_SLABS, rank);
+        for (int pair = 0; pair < TILE_PAIRS; ++pair) {
+          load_pair<C>(args, sm, pairs, tile.page, pair * PAIR_SLABS, rank);
+        }
       }
       __syncwarp();
     }
+    count = work.end_tile(u + 1, coming.num_tiles);
+    tile_at = coming.tile0;
+    flat_row = coming.flat_row;
   }
 }
 
@@ -275,29 +299,27 @@ __device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, con
 template <class C>
 __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, const Work& work,
                                                 int thread) {
-  Ring<C::GROUPS> groups;
+  Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
-  Rotation rotation;
-  int loaded_delta = 0;
   const bool interleaved = args.interleaved;
   for (int t = 0; t < work.begin.total_tiles; ++t) {
     barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
     const TileInfo tile = sm.tiles[ropes.slot];
-    if (tile.first) groups.advance();
+    if (tile.first) pairs.advance(C::Q_SLABS / PAIR_SLABS);
     if (tile.delta != 0) {
-      if (tile.delta != loaded_delta) {
-        load_rotation(rotation, args.cos_sin, args.num_positions, tile.delta, thread);
-        loaded_delta = tile.delta;
-      }
+      const Rotation rotation = in_table(args, tile.delta)
+                                    ? read_rotation(sm.angles[ropes.slot], tile.delta, thread)
+                                    : no_rotation();
       rotate_slab(sm.ropes[ropes.slot], rotation, interleaved, thread);
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (tile.bounds != FULL_PAGE) {
-        barrier_wait(&sm.group_full[groups.slot], groups.phase);
-        zero_foreign_rows(sm.groups[groups.slot], tile.bounds & 0xFFFF, tile.bounds >> 16, thread);
+    if (tile.bounds == FULL_PAGE) {
+      pairs.advance(TILE_PAIRS);
+    } else {
+      for (int pair = 0; pair < TILE_PAIRS; ++pair) {
+        barrier_wait(&sm.pair_full[pairs.slot], pairs.phase);
+        zero_foreign_rows(sm.pairs[pairs.slot], tile.bounds & 0xFFFF, tile.bounds >> 16, thread);
+        pairs.advance();
       }
-      groups.advance();
     }
     fence_async_proxy();
     __syncwarp();
@@ -315,7 +337,7 @@ struct Scores {
   float max[2], sum[2];
   int pos[2];  // positions of the two rows' tokens
   int first_pos;
-  Ring<C::GROUPS> groups;
+  Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
   Ring<C::PS> ps;
   uint32_t fragment;  // byte of a slab where this lane's fragment row starts
@@ -329,17 +351,20 @@ __device__ __forceinline__ uint32_t fragment_offset(uint32_t fragment, int step,
 
 template <class C>
 __device__ __forceinline__ void load_query_registers(Storage<C>& sm, Scores<C>& st) {
-  barrier_wait(&sm.group_full[st.groups.slot], st.groups.phase);
-  const uint32_t base = smem_address(sm.groups[st.groups.slot]);
 #pragma unroll
-  for (int i = 0; i < C::Q_SLABS * 4; ++i) {
-    const uint32_t slab = base + (i / 4) * SLAB_BYTES;
-    load_matrices(st.q[i], slab + fragment_offset(st.fragment, i % 4, st.lane));
-    fence_registers(st.q[i]);
+  for (int slab = 0; slab < C::Q_SLABS; ++slab) {
+    barrier_wait(&sm.pair_full[st.pairs.slot], st.pairs.phase);
+    const uint32_t at = smem_address(sm.pairs[st.pairs.slot]) + slab % PAIR_SLABS * SLAB_BYTES;
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      load_matrices(st.q[4 * slab + step], at + fragment_offset(st.fragment, step, st.lane));
+      fence_registers(st.q[4 * slab + step]);
+    }
+    if (slab % PAIR_SLABS != PAIR_SLABS - 1) continue;
+    __syncwarp();
+    if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.pair_empty[st.pairs.slot]);
+    st.pairs.advance();
   }
-  __syncwarp();
-  if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.group_empty[st.groups.slot]);
-  st.groups.advance();
 }
 
 struct TileMask {
@@ -350,31 +375,27 @@ struct TileMask {
 template <class C>
 __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
   const uint32_t q = opaque(k_major_descriptor(smem_address(sm.q)));
-  const uint32_t group = opaque(k_major_descriptor(smem_address(sm.groups)));
+  const uint32_t pairs = opaque(k_major_descriptor(smem_address(sm.pairs)));
   fence_registers(s);
-  barrier_wait(&sm.group_full[st.groups.slot], st.groups.phase);
-  cute::warpgroup_arrive();
-  uint32_t k = group + st.groups.slot * (GROUP_BYTES >> 4);
 #pragma unroll
-  for (int i = 0; i < GROUP_SLABS * 4; ++i) {
-    const uint32_t at = k + (i / 4) * SLAB_STEP + (i % 4) * K_STEP;
-    if (i < C::Q_SLABS * 4) {
-      mma_scores(s, st.q[i], at, i == 0);
-    } else {
-      mma_scores(s, q + (i / 4 - C::Q_SLABS) * SLAB_STEP + (i % 4) * K_STEP, at);
+  for (int pair = 0; pair < TILE_PAIRS; ++pair) {
+    barrier_wait(&sm.pair_full[st.pairs.slot], st.pairs.phase);
+    if (pair == 0) cute::warpgroup_arrive();
+    const uint32_t k = pairs + st.pairs.slot * (PAIR_BYTES >> 4);
+#pragma unroll
+    for (int i = 0; i < PAIR_SLABS * 4; ++i) {
+      const int slab = pair * PAIR_SLABS + i / 4;
+      const uint32_t at = k + (i / 4) * SLAB_STEP + (i % 4) * K_STEP;
+      if (slab < C::Q_SLABS) {
+        mma_scores(s, st.q[4 * slab + i % 4], at, pair == 0 && i == 0);
+      } else {
+        mma_scores(s, q + (slab - C::Q_SLABS) * SLAB_STEP + (i % 4) * K_STEP, at);
+      }
     }
+    st.pairs.advance();
   }
-  st.groups.advance();
-  barrier_wait(&sm.group_full[st.groups.slot], st.groups.phase);
-  k = group + st.groups.slot * (GROUP_BYTES >> 4);
-#pragma unroll
-  for (int i = 0; i < GROUP_SLABS * 4; ++i) {
-    const uint32_t at = (i / 4) * SLAB_STEP + (i % 4) * K_STEP;
-    mma_scores(s, q + (GROUP_SLABS - C::Q_SLABS) * SLAB_STEP + at, k + at);
-  }
-  st.groups.advance();
   barrier_wait(&sm.rope_ready[st.ropes.slot], st.ropes.phase);
-  k = k_major_descriptor(smem_address(sm.ropes[st.ropes.slot]));
+  const uint32_t k = k_major_descriptor(smem_address(sm.ropes[st.ropes.slot]));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     mma_scores(s, q + (C::Q_SHARED_SLABS - 1) * SLAB_STEP + i * K_STEP, k + i * K_STEP);
@@ -635,59 +656,66 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], float factor0, float 
   for (int i = 0; i < 128; ++i) o[i / 64][i % 64] *= i & 2 ? factor1 : factor0;
 }
 
-// O += P V of one tile.
+// O += P V of one tile; a pair of slabs goes back to the ring as soon as it is multiplied.
 template <class C>
-__device__ __forceinline__ void add_tile(Storage<C>& sm, float (&o)[2][64],
-                                         const Ring<C::GROUPS>& groups, const Ring<C::PS>& ps,
-                                         int row, bool first) {
+__device__ __forceinline__ void add_tile(Storage<C>& sm, float (&o)[2][64], Ring<C::PAIRS>& pairs,
+                                         const Ring<C::PS>& ps, int row, int lane, bool first) {
   const uint32_t p = opaque(k_major_descriptor(smem_address(sm.p)) + ps.slot * SLAB_STEP);
-  const uint32_t v =
-      opaque(mn_major_descriptor(smem_address(sm.groups)) + groups.slot * (GROUP_BYTES >> 4));
+  const uint32_t v = opaque(mn_major_descriptor(smem_address(sm.pairs)));
   barrier_wait(&sm.p_full[ps.slot], ps.phase);
   if (!first) {
     const float factor0 = sm.p_scale[ps.slot][row], factor1 = sm.p_scale[ps.slot][row + 8];
     if (__any_sync(~0u, factor0 != 1.0f || factor1 != 1.0f)) rescale(o, factor0, factor1);
   }
-  barrier_wait(&sm.group_full[groups.slot], groups.phase);
+  Ring<C::PAIRS> second = pairs;
+  second.advance();
+  barrier_wait(&sm.pair_full[pairs.slot], pairs.phase);
+  barrier_wait(&sm.pair_full[second.slot], second.phase);
   fence_registers(o[0]);
   fence_registers(o[1]);
   cute::warpgroup_arrive();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    mma_output(o[0], p + k * K_STEP, v + k * MN_STEP, first && k == 0);
-    mma_output(o[1], p + k * K_STEP, v + k * MN_STEP + 2 * SLAB_STEP, first && k == 0);
+    mma_output(o[0], p + k * K_STEP, v + pairs.slot * (PAIR_BYTES >> 4) + k * MN_STEP,
+               first && k == 0);
   }
   cute::warpgroup_commit_batch();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    mma_output(o[1], p + k * K_STEP, v + second.slot * (PAIR_BYTES >> 4) + k * MN_STEP,
+               first && k == 0);
+  }
+  cute::warpgroup_commit_batch();
+  cute::warpgroup_wait<1>();
+  if (lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.pair_empty[pairs.slot]);
   cute::warpgroup_wait<0>();
   fence_registers(o[0]);
   fence_registers(o[1]);
+  if (lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.pair_empty[second.slot]);
+  pairs.advance(TILE_PAIRS);
 }
 
-// The output of 256 of the 512 columns: `half` 0 takes every tile's first group, 1 its second.
+// The output of 256 of the 512 columns: `half` 0 takes every tile's first two pairs of slabs.
 template <class C>
 __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& sm, int half,
                                                  int rank, int thread) {
   const int lane = thread % 32;
   const int row = thread / 32 * 16 + lane / 4;
-  Ring<C::GROUPS> groups;
+  Ring<C::PAIRS> pairs;
   Ring<C::PS> ps;
   float o[2][64];  // columns 0..127 and 128..255 of this half
-  groups.advance(half);
+  pairs.advance(half * TILE_PAIRS / 2);
 #pragma unroll 1
   for (uint32_t phase = 0;; phase ^= 1) {
     barrier_wait(&sm.q_full, phase);
     const Item item = read_item(sm);
     __syncwarp();
     if (lane == 0) barrier_arrive(&sm.q_empty);
-    if (item.num_tiles > 0) groups.advance();  // the query slabs
+    if (item.num_tiles > 0) pairs.advance(C::Q_SLABS / PAIR_SLABS);
 #pragma unroll 1
     for (int t = 0; t < item.num_tiles; ++t) {
-      add_tile(sm, o, groups, ps, row, t == 0);
-      if (lane == 0) {
-        barrier_arrive_all<C::CLUSTER>(&sm.group_empty[groups.slot]);
-        barrier_arrive(&sm.p_empty[ps.slot]);
-      }
-      groups.advance(2);
+      add_tile(sm, o, pairs, ps, row, lane, t == 0);
+      if (lane == 0) barrier_arrive(&sm.p_empty[ps.slot]);
       ps.advance();
     }
     barrier_wait(&sm.epilogue_full, phase);

@@ -13,8 +13,9 @@ constexpr int HEAD_DIM = LATENT_DIM + ROPE_DIM;
 constexpr int BLOCK_M = 64;       // (query token x head) rows of one block
 constexpr int SLAB_DIM = 64;      // columns of one 128-byte wide shared memory slab
 constexpr int SLAB_BYTES = PAGE_SIZE * SLAB_DIM * 2;
-constexpr int GROUP_SLABS = 4;    // half of c_KV: what one output warpgroup multiplies with
-constexpr int GROUP_BYTES = GROUP_SLABS * SLAB_BYTES;
+constexpr int PAIR_SLABS = 2;     // what one ring slot holds and one wgmma of 128 columns reads
+constexpr int PAIR_BYTES = PAIR_SLABS * SLAB_BYTES;
+constexpr int TILE_PAIRS = LATENT_DIM / (PAIR_SLABS * SLAB_DIM);
 
 // One entry of the tile table; the memory layout of IrmMlaTile.
 struct Tile {
@@ -37,19 +38,24 @@ struct Unit {
 static_assert(sizeof(Unit) == 32, "loaded as two 16-byte words");
 
 // Where a worker (one cluster) starts: tile `tile` of unit `unit`. Worker w ends where w + 1 starts.
+// The rest repeats what the unit says, so that the first loads need not wait for it.
 struct Boundary {
   int32_t unit;
   int32_t tile;
   int32_t total_tiles;  // tiles of all of this worker's units together
-  int32_t unused;
+  int32_t first_tiles;  // tiles of its first unit
+  int32_t tile_at;      // index of its first tile in the tile table
+  int32_t flat_row;     // of its first unit
+  int32_t unused[2];
 };
+static_assert(sizeof(Boundary) == 32, "loaded as two 16-byte words");
 
 // A unit that more than one worker computes: partial results to be combined.
 struct Split {
-  int32_t unit;
+  int32_t flat_row;
+  int32_t num_rows;
   int32_t worker;  // the first one; its partial is slot 2w + 1, the next ones' are 2(w + i)
   int32_t count;
-  int32_t unused;
 };
 
 // Head of the plan buffer; the arrays follow, see plan_layout().

@@ -15,7 +15,7 @@ namespace irminsul::mla {
 namespace {
 
 constexpr float LOG2_E = 1.44269504088896341f;
-constexpr int COMBINE_BLOCKS_PER_SM = 8;
+constexpr int COMBINE_BLOCKS_PER_SM = 4;
 
 IrmStatus count_sms(int& sms) {
   int device = 0;
@@ -64,7 +64,7 @@ IrmStatus encode_maps(const IrmMlaAttentionParams& p, Args& args) {
   constexpr cuuint64_t SLABS = HEAD_DIM / SLAB_DIM;
   IrmStatus status = encode_map<4>(args.keys, p.cache, {SLAB_DIM, PAGE_SIZE, SLABS, pages},
                                    {ROW, SLAB_DIM * 2, page_stride},
-                                   {SLAB_DIM, PAGE_SIZE, GROUP_SLABS / C::CLUSTER, 1});
+                                   {SLAB_DIM, PAGE_SIZE, PAIR_SLABS / C::CLUSTER, 1});
   if (status != IRM_OK) return status;
   status = encode_map<4>(args.ropes, p.cache, {SLAB_DIM, PAGE_SIZE, SLABS, pages},
                          {ROW, SLAB_DIM * 2, page_stride},
@@ -97,11 +97,11 @@ IrmStatus launch_main(const IrmMlaAttentionParams& p, Args& args, int workers) {
 }
 
 IrmStatus launch_combine(const IrmMlaAttentionParams& p, const Args& args, const uint8_t* plan,
-                         const PlanLayout& at, int sms) {
+                         const PlanLayout& at, int sms, int cluster) {
   CombineArgs combine{};
   combine.header = reinterpret_cast<const PlanHeader*>(plan);
   combine.splits = reinterpret_cast<const Split*>(plan + at.splits);
-  combine.units = args.units;
+  combine.block = BLOCK_M * cluster;
   combine.partial_out = args.partial_out;
   combine.partial_lse = args.partial_lse;
   combine.out = args.out;
@@ -229,7 +229,7 @@ IrmStatus launch_attention(const IrmMlaAttentionParams& p) noexcept {
                                                  : cute::TMA::CacheHintSm90::EVICT_FIRST);
   status = cluster == 1 ? launch_main<Streaming>(p, args, workers)
                         : launch_main<Shared2>(p, args, workers);
-  return status == IRM_OK ? launch_combine(p, args, plan, at, sms) : status;
+  return status == IRM_OK ? launch_combine(p, args, plan, at, sms, cluster) : status;
 }
 
 }  // namespace irminsul::mla

@@ -103,14 +103,14 @@ __device__ Unit make_unit(const PlanArgs& a, const int32_t* row_units, int u) {
 }
 
 // Where the line of costs is cut at `cost`. Cuts that would leave a sliver snap to the unit's edge.
-__device__ Boundary cut(const int64_t* costs, const Unit* units, int num_units, int64_t cost) {
+__device__ int2 cut(const int64_t* costs, const Unit* units, int num_units, int64_t cost) {
   const int u = upper_bound(costs, num_units, cost) - 1;
-  if (u < 0 || u >= num_units || cost >= costs[num_units]) return {num_units, 0, 0, 0};
+  if (u < 0 || u >= num_units || cost >= costs[num_units]) return {num_units, 0};
   const int tiles = units[u].num_tiles;
   const int tile = static_cast<int>(cost - costs[u]) - OVERHEAD_TILES;
-  if (tile < MIN_SPLIT_TILES) return {u, 0, 0, 0};
-  if (tile > tiles - MIN_SPLIT_TILES) return {u + 1, 0, 0, 0};
-  return {u, tile, 0, 0};
+  if (tile < MIN_SPLIT_TILES) return {u, 0};
+  if (tile > tiles - MIN_SPLIT_TILES) return {u + 1, 0};
+  return {u, tile};
 }
 
 __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a) {
@@ -159,9 +159,11 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
   const int workers = a.num_workers;
   const int64_t busy = min(int64_t{workers}, max(before / MIN_WORKER_COST, int64_t{1}));
   for (int w = thread; w <= workers; w += PLAN_THREADS) {
-    boundaries[w] = w == 0      ? Boundary{0, 0, 0, 0}
-                    : w >= busy ? Boundary{num_units, 0, 0, 0}
+    const int2 at = w == 0      ? int2{0, 0}
+                    : w >= busy ? int2{num_units, 0}
                                 : cut(costs, units, num_units, before * w / busy);
+    boundaries[w].unit = at.x;
+    boundaries[w].tile = at.y;
   }
   __syncthreads();
 
@@ -171,12 +173,20 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
   };
   for (int w = thread; w < workers; w += PLAN_THREADS) {
     const Boundary begin = boundaries[w], end = boundaries[w + 1];
-    boundaries[w].total_tiles = static_cast<int>(tiles_before(end) - tiles_before(begin));
+    Boundary& mine = boundaries[w];
+    mine.total_tiles = static_cast<int>(tiles_before(end) - tiles_before(begin));
+    if (begin.unit < num_units) {
+      const Unit& unit = units[begin.unit];
+      mine.first_tiles = (end.unit == begin.unit ? end.tile : unit.num_tiles) - begin.tile;
+      mine.tile_at = unit.tile0 + begin.tile;
+      mine.flat_row = unit.flat_row;
+    }
     const bool opens = end.tile > 0 && (begin.unit < end.unit || begin.tile == 0);
     if (!opens) continue;
     int last = w + 1;
     while (boundaries[last + 1].unit == end.unit) ++last;
-    splits[atomicAdd(&num_splits, 1)] = Split{end.unit, w, last - w + 1, 0};
+    const Unit& unit = units[end.unit];
+    splits[atomicAdd(&num_splits, 1)] = Split{unit.flat_row, unit.num_rows, w, last - w + 1};
   }
   __syncthreads();
   if (thread == 0) *header = PlanHeader{num_units, num_splits, workers, a.cluster};

@@ -10,7 +10,7 @@ namespace irminsul::mla {
 
 constexpr int TRANSFORM_THREADS = 64;
 
-// The angles one thread needs for one delta: four pairs, the same ones in every row.
+// The angles one thread needs for one delta: four pairs of columns, the same in every row.
 struct Rotation {
   float cos[4];
   float sin[4];
@@ -19,19 +19,18 @@ struct Rotation {
 // Thread t turns pairs 4p .. 4p + 3 of rows t % 8 + 8 i, p = t / 8. Interleaved pairs fill 16-byte
 // chunk p; half-split ones are an 8-byte half of chunk p / 2 and of chunk 4 + p / 2. Either way the
 // 128-byte swizzle spreads eight neighbouring rows over all banks, so no access collides.
-// A delta beyond the table gives NaN: its output must not look like an answer.
-__device__ __forceinline__ void load_rotation(Rotation& r, const float* cos_sin, int num_positions,
-                                              int delta, int thread) {
-  if (delta >= num_positions || -delta >= num_positions) {
-    for (int i = 0; i < 4; ++i) r.cos[i] = r.sin[i] = __int_as_float(0x7FFFFFFF);
-    return;
-  }
-  const float* row = cos_sin + int64_t{delta < 0 ? -delta : delta} * ROPE_DIM + thread / 8 * 4;
+// angles: [64] in shared memory, cos(32) | sin(32) of |delta|.
+__device__ __forceinline__ Rotation read_rotation(const float* angles, int delta, int thread) {
+  const float4 c = *reinterpret_cast<const float4*>(angles + thread / 8 * 4);
+  const float4 s = *reinterpret_cast<const float4*>(angles + ROPE_DIM / 2 + thread / 8 * 4);
   const float sign = delta < 0 ? -1.0f : 1.0f;
-  const float4 c = __ldg(reinterpret_cast<const float4*>(row));
-  const float4 s = __ldg(reinterpret_cast<const float4*>(row + ROPE_DIM / 2));
-  r.cos[0] = c.x, r.cos[1] = c.y, r.cos[2] = c.z, r.cos[3] = c.w;
-  r.sin[0] = sign * s.x, r.sin[1] = sign * s.y, r.sin[2] = sign * s.z, r.sin[3] = sign * s.w;
+  return {{c.x, c.y, c.z, c.w}, {sign * s.x, sign * s.y, sign * s.z, sign * s.w}};
+}
+
+// A delta beyond the table of angles must not give what looks like an answer.
+__device__ __forceinline__ Rotation no_rotation() {
+  const float nan = __int_as_float(0x7FFFFFFF);
+  return {{nan, nan, nan, nan}, {nan, nan, nan, nan}};
 }
 
 __device__ __forceinline__ float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
@@ -83,12 +82,13 @@ __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bo
   }
 }
 
-// Zeroes the rows outside [lo, hi) in the four slabs of one group. They may be other requests'
-// rows or never written ones, and 0 x NaN in P V would be NaN: masking the scores is not enough.
-__device__ __forceinline__ void zero_foreign_rows(uint8_t* group, int lo, int hi, int thread) {
-  uint8_t* column = group + (thread / 8 % GROUP_SLABS) * SLAB_BYTES + (thread % 8) * 16;
-  constexpr int ROWS_AT_ONCE = TRANSFORM_THREADS / (8 * GROUP_SLABS);
-  for (int row = thread / (8 * GROUP_SLABS); row < PAGE_SIZE; row += ROWS_AT_ONCE) {
+// Zeroes the rows outside [lo, hi) in the slabs of one pair. They may be other requests' rows or
+// never written ones, and 0 x NaN in P V would be NaN: masking the scores is not enough.
+__device__ __forceinline__ void zero_foreign_rows(uint8_t* pair, int lo, int hi, int thread) {
+  constexpr int THREADS_A_ROW = 8 * PAIR_SLABS;
+  uint8_t* column = pair + (thread / 8 % PAIR_SLABS) * SLAB_BYTES + (thread % 8) * 16;
+  for (int row = thread / THREADS_A_ROW; row < PAGE_SIZE;
+       row += TRANSFORM_THREADS / THREADS_A_ROW) {
     if (row < lo || row >= hi) *reinterpret_cast<uint4*>(column + row * 128) = uint4{0, 0, 0, 0};
   }
 }

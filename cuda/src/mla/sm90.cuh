@@ -55,7 +55,8 @@ __device__ __forceinline__ void barrier_arrive(const uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(barrier)) : "memory");
 }
 
-// Arrives on the same barrier of every CTA of the cluster.
+// Arrives on the same barrier of every CTA of the cluster. What it gives free was only read, so the
+// default scope is enough; `.release.cluster` would put a fence of the whole GPU before each arrival.
 template <int CLUSTER>
 __device__ __forceinline__ void barrier_arrive_all(const uint64_t* barrier) {
   if constexpr (CLUSTER == 1) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ void barrier_arrive_all(const uint64_t* barrier) {
           "{\n"
           ".reg .b32 remote;\n"
           "mapa.shared::cluster.u32 remote, %0, %1;\n"
-          "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+          "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
           "}\n" ::"r"(smem_address(barrier)),
           "r"(cta)
           : "memory");

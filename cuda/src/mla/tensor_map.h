@@ -42,7 +42,7 @@ IrmStatus encode_map(CUtensorMap& map, const void* address, const cuuint64_t (&s
   const CUresult result =
       encoder(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, RANK, const_cast<void*>(address), sizes,
               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return fail(IRM_ERROR_CUDA, "cuTensorMapEncodeTiled: error %d", static_cast<int>(result));
   }

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from irminsul import Chunk, ChunkParams, chunk
+from irminsul import Chunk, ChunkParams, chunk, chunk_many
 from irminsul.errors import InvalidParams, InvalidTokens
 from reference.gear import chunk_bounds
 from reference.tokens import expand
@@ -129,6 +129,57 @@ def test_every_kind_of_input_gives_the_same_chunks(kind: str, count: int) -> Non
     chunks = chunk(CONVERSIONS[kind](TEXT[:count]))
     assert np.array_equal(chunks.bounds, expected.bounds)
     assert np.array_equal(chunks.fingerprints, expected.fingerprints)
+
+
+@pytest.mark.parametrize("value", [0, 1, 255, 2**15, 2**30 - 1, 2**30, 2**31, 2**32 - 1])
+def test_integers_of_every_size_in_lists(value: int) -> None:
+    tokens = [5, value, 2**30 + 7, value] * 40
+    expected = chunk(np.array(tokens, np.uint32)).fingerprints
+    assert np.array_equal(chunk(tokens).fingerprints, expected)
+
+
+def test_integers_that_are_no_exact_ints_in_lists() -> None:
+    class Token(int):
+        pass
+
+    tokens = [Token(3), np.int64(4), np.uint8(5), 6] * 30
+    expected = chunk([int(token) for token in tokens]).fingerprints
+    assert np.array_equal(chunk(tokens).fingerprints, expected)
+
+
+def test_many_prompts_at_once() -> None:
+    prompts = [TEXT[:5000], [], TEXT[:300].tolist(), TEXT[100:20_000].astype(np.int64)]
+    for params in (None, ChunkParams(secret=9)):
+        expected = [chunk(prompt, params) for prompt in prompts]
+        flat = np.concatenate([np.asarray(prompt, np.uint32) for prompt in prompts])
+        offsets = np.cumsum([0, *map(len, prompts)])
+        for many in (
+            chunk_many(prompts, params),
+            chunk_many(iter(prompts), params),
+            chunk_many(flat, params, offsets=offsets),
+            chunk_many(flat, params, offsets=offsets.tolist()),
+        ):
+            assert len(many) == len(expected)
+            for got, want in zip(many, expected, strict=True):
+                assert np.array_equal(got.bounds, want.bounds)
+                assert np.array_equal(got.fingerprints, want.fingerprints)
+    assert chunk_many([]) == []
+    assert chunk_many([], offsets=[0]) == []
+
+
+@pytest.mark.parametrize("offsets", [[], [0], [1, 3], [0, 2, 1, 3], [0, 4], [0, 2], [0, -1, 3]])
+def test_offsets_that_do_not_divide_the_tokens_are_refused(offsets: list[int]) -> None:
+    with pytest.raises(InvalidParams, match="offset"):
+        chunk_many([1, 2, 3], offsets=offsets)
+
+
+def test_unusable_prompts_among_many_are_refused() -> None:
+    with pytest.raises(InvalidTokens):
+        chunk_many([[1], [-1]])
+    with pytest.raises(InvalidTokens):
+        chunk_many([1, 2])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        chunk_many(5)  # type: ignore[call-overload]
 
 
 def test_small_integers_and_ranges() -> None:

@@ -4,7 +4,7 @@ Knows nothing of torch or of any engine; those parts are imported by name.
 """
 
 from irminsul._core import __version__
-from irminsul.chunking import Chunk, ChunkParams, Chunks, chunk
+from irminsul.chunking import Chunk, ChunkParams, Chunks, chunk, chunk_many
 from irminsul.errors import IrminsulError
 from irminsul.markers import boundary_marker
 from irminsul.planning import Compute, Piece, Policy, Reuse, ReusePlan
@@ -25,6 +25,7 @@ __all__ = [
     "__version__",
     "boundary_marker",
     "chunk",
+    "chunk_many",
     "default_registry",
     "lookup",
     "record",

@@ -1,7 +1,7 @@
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, final
+from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ __all__ = [
     "ReusePlan",
     "__version__",
     "chunk",
+    "chunk_many",
 ]
 
 __version__: str
@@ -229,3 +230,14 @@ class Registry:
     def stats(self) -> dict[str, int]: ...
 
 def chunk(tokens: _Tokens, params: ChunkParams | None = None) -> Chunks: ...
+@overload
+def chunk_many(
+    prompts: Iterable[_Tokens], params: ChunkParams | None = None, *, offsets: None = None
+) -> list[Chunks]: ...
+@overload
+def chunk_many(
+    prompts: _Tokens,
+    params: ChunkParams | None = None,
+    *,
+    offsets: Sequence[int] | npt.NDArray[np.integer[Any]],
+) -> list[Chunks]: ...

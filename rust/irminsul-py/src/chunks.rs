@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyIterator, PyTuple};
 use crate::chunk::Chunk;
 use crate::chunk_params::ChunkParams;
 use crate::failure::Failure;
+use crate::numbers::unsigned;
 use crate::tokens::{detached, token_ids};
 
 /// The chunks of one token sequence, in order; they tile it.
@@ -28,6 +29,16 @@ pub(crate) struct Chunks {
     core: irminsul::Chunks,
     bounds: PyOnceLock<Py<PyAny>>,
     fingerprints: PyOnceLock<Py<PyAny>>,
+}
+
+impl From<irminsul::Chunks> for Chunks {
+    fn from(core: irminsul::Chunks) -> Self {
+        Self {
+            core,
+            bounds: PyOnceLock::new(),
+            fingerprints: PyOnceLock::new(),
+        }
+    }
 }
 
 #[pymethods]
@@ -145,9 +156,105 @@ pub(crate) fn chunk(
     let ids = token_ids(tokens)?;
     let params = params.map_or_else(irminsul::ChunkParams::default, |params| params.0);
     let core = detached(tokens.py(), ids.len(), || irminsul::chunk(&ids, &params));
-    Ok(Chunks {
-        core,
-        bounds: PyOnceLock::new(),
-        fingerprints: PyOnceLock::new(),
-    })
+    Ok(Chunks::from(core))
+}
+
+/// Cut several token sequences, with one release of the interpreter lock for all of them.
+///
+/// Parameters
+/// ----------
+/// prompts : sequence of token sequences, or one flat token sequence with `offsets`
+///     Each as :func:`chunk` takes it.
+/// params : ChunkParams, optional
+///     Chunk sizes; ``ChunkParams()`` by default.
+/// offsets : 1-D array of int64 [k + 1] or sequence of int, optional
+///     Ragged form: `prompts` is flat, and sequence ``i`` is ``prompts[offsets[i]:offsets[i + 1]]``.
+///     Starts with 0, never falls, and ends with the number of tokens.
+///
+/// Returns
+/// -------
+/// list of Chunks
+///     One for each sequence, in order.
+///
+/// Raises
+/// ------
+/// InvalidTokens
+///     Some ids cannot be used.
+/// InvalidParams
+///     The offsets do not divide the tokens.
+///
+/// Examples
+/// --------
+/// >>> import irminsul
+/// >>> [len(chunks) for chunks in irminsul.chunk_many([[1, 2, 3], [], [4]])]
+/// [1, 0, 1]
+/// >>> [len(chunks) for chunks in irminsul.chunk_many([1, 2, 3, 4], offsets=[0, 3, 3, 4])]
+/// [1, 0, 1]
+#[pyfunction]
+#[pyo3(
+    signature = (prompts, params=None, *, offsets=None),
+    text_signature = "(prompts, params=None, *, offsets=None)"
+)]
+pub(crate) fn chunk_many(
+    prompts: &Bound<'_, PyAny>,
+    params: Option<PyRef<'_, ChunkParams>>,
+    offsets: Option<&Bound<'_, PyAny>>,
+) -> Result<Vec<Chunks>, Failure> {
+    let params = params.map_or_else(irminsul::ChunkParams::default, |params| params.0);
+    let mut many = Vec::new();
+    let ends = if let Some(offsets) = offsets {
+        many.push(token_ids(prompts)?);
+        checked_offsets(offsets, many[0].len())?
+    } else {
+        for prompt in prompts.try_iter()? {
+            many.push(token_ids(&prompt?)?);
+        }
+        Vec::new()
+    };
+    let total = many.iter().map(Vec::len).sum();
+    let texts: Vec<&[u32]> = if ends.is_empty() {
+        many.iter().map(Vec::as_slice).collect()
+    } else {
+        ends.windows(2)
+            .map(|pair| &many[0][pair[0]..pair[1]])
+            .collect()
+    };
+    let work = || {
+        texts
+            .iter()
+            .map(|text| irminsul::chunk(text, &params))
+            .collect::<Vec<_>>()
+    };
+    Ok(detached(prompts.py(), total, work)
+        .into_iter()
+        .map(Chunks::from)
+        .collect())
+}
+
+/// Offsets that start at 0, never fall, and end at `len`.
+fn checked_offsets(offsets: &Bound<'_, PyAny>, len: usize) -> Result<Vec<usize>, Failure> {
+    let mut ends = Vec::new();
+    for offset in offsets.try_iter()? {
+        let offset: usize = unsigned("an offset", &offset?, "0 to the number of tokens")?;
+        let previous = ends.last().copied();
+        if offset > len || previous.map_or(offset != 0, |previous| offset < previous) {
+            let allowed = "0 first, then never falling, up to the number of tokens";
+            return Err(Failure::Number {
+                name: "an offset",
+                value: offset.to_string(),
+                allowed,
+            });
+        }
+        ends.push(offset);
+    }
+    if ends.last() != Some(&len) {
+        let value = ends.last().map_or("missing".to_owned(), usize::to_string);
+        let allowed = "the number of tokens";
+        return Err(Failure::Number {
+            name: "the last offset",
+            value,
+            allowed,
+        });
+    }
+    Ok(ends)
 }

@@ -2,6 +2,7 @@
 
 // Doc comments here become Python docstrings, with Python's lists in their examples.
 #![allow(clippy::doc_link_with_quotes)]
+#![deny(unsafe_code)]
 
 mod chunk;
 mod chunk_params;
@@ -12,6 +13,8 @@ mod namespace;
 mod numbers;
 mod piece;
 mod policy;
+#[allow(unsafe_code)]
+mod raw;
 mod registry;
 mod reuse;
 mod reuse_plan;
@@ -34,5 +37,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<compute::Compute>()?;
     module.add_class::<piece::Piece>()?;
     module.add_function(wrap_pyfunction!(chunks::chunk, module)?)?;
+    module.add_function(wrap_pyfunction!(chunks::chunk_many, module)?)?;
     Ok(())
 }

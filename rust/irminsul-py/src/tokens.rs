@@ -1,15 +1,17 @@
 //! Lists, buffers and CPU tensors of token ids -> a vector of u32.
 //!
-//! Knows nothing of what the ids are used for. It always copies: other threads may write to a foreign buffer while the
-//! interpreter lock is released.
+//! Knows nothing of what the ids are used for. It always copies: other threads may write to a
+//! foreign buffer while the interpreter lock is released.
 
 use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 
 use crate::failure::Failure;
+use crate::raw;
 
-/// Above this many tokens a call releases the interpreter lock; below, handing the lock over costs more than it frees.
+/// Above this many tokens a call releases the interpreter lock; below, handing the lock over costs
+/// more than it frees.
 pub(crate) const DETACH_TOKENS: usize = 8192;
 
 /// Runs `work`, without the interpreter lock when there are many tokens.
@@ -24,6 +26,9 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl Send + Fn
 /// Copies the ids out of any supported object; strided buffers are read element by element.
 pub(crate) fn token_ids(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
     if let Ok(list) = object.cast::<PyList>() {
+        if let Some(tokens) = raw::small_ints(list) {
+            return Ok(tokens);
+        }
         return from_items(list.len(), list.iter());
     }
     if let Ok(tuple) = object.cast::<PyTuple>() {

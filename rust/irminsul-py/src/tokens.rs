@@ -5,6 +5,7 @@
 
 use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 
 use crate::failure::Failure;
@@ -103,9 +104,13 @@ fn token_id(index: usize, item: &Bound<'_, PyAny>) -> Result<u32, Failure> {
     })
 }
 
+static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
 fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
     let py = object.py();
-    let array = PyModule::import(py, "numpy")?.call_method1("from_dlpack", (object,));
+    let array = FROM_DLPACK
+        .import(py, "numpy", "from_dlpack")?
+        .call1((object,));
     let unreadable = |reason: PyErr| Failure::Unreadable {
         type_name: type_name(object),
         reason: reason.value(py).to_string(),
@@ -179,17 +184,52 @@ fn from_typed(py: Python<'_>, buffer: &PyUntypedBuffer) -> Option<Result<Vec<u32
     .ok()
 }
 
+/// Narrows with one test for all ids, which the compiler turns into vector code; only a failure is
+/// looked for again.
 fn narrow<T>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Vec<u32>, Failure>
 where
-    T: Element + Copy + TryInto<u32> + ToString,
+    T: Element + Into<i128>,
+    Wide: From<T>,
 {
-    let mut tokens = Vec::with_capacity(buffer.item_count());
-    for (index, value) in buffer.to_vec(py)?.into_iter().enumerate() {
-        let id = value.try_into();
-        tokens.push(id.map_err(|_| Failure::OutOfRange {
-            index,
-            value: value.to_string(),
-        })?);
+    let mut outside = 0;
+    let low = |value: T| {
+        let Wide(wide) = Wide::from(value);
+        outside |= wide >> 32;
+        wide as u32
+    };
+    let tokens: Vec<u32> = match raw::items(py, buffer) {
+        Some(items) => items.map(low).collect(),
+        None => buffer.to_vec(py)?.into_iter().map(low).collect(),
+    };
+    if outside == 0 {
+        return Ok(tokens);
     }
-    Ok(tokens)
+    let values = buffer
+        .to_vec(py)?
+        .into_iter()
+        .map(Into::<i128>::into)
+        .enumerate();
+    let mut wrong = values.filter(|(_, value)| u32::try_from(*value).is_err());
+    let (index, value) = wrong.next().unwrap_or_default();
+    Err(Failure::OutOfRange {
+        index,
+        value: value.to_string(),
+    })
 }
+
+/// An id of any width as 64 bits, of which negative ones set the upper half.
+struct Wide(u64);
+
+macro_rules! widen {
+    ($($narrow:ty),*) => {$(
+        impl From<$narrow> for Wide {
+            #[inline]
+            #[allow(clippy::cast_lossless)] // The signed ones do not fit without loss.
+            fn from(value: $narrow) -> Self {
+                Self(value as u64)
+            }
+        }
+    )*};
+}
+
+widen!(i16, u16, i32, i64, u64);

@@ -5,43 +5,40 @@
 
 use super::forest::PathTail;
 use super::run::{Anchor, AnchorKind};
-use crate::chunk::{Cut, Cutter};
-use crate::fingerprint::fingerprint;
+use crate::chunk::{Cut, Cuts};
 use crate::params::ChunkParams;
+use crate::simd::hash_chunks;
 
 /// The chunks that end in `tokens`; the last one, ended by no cut, is a tail.
 pub(crate) fn anchors(params: &ChunkParams, tail: &PathTail, tokens: &[u32]) -> Vec<Anchor> {
-    let mut cutter = Cutter::resume(params, &tail.tokens, tail.since_cut, tail.since_marker);
-    let pending = tail.since_cut;
-    let mut text = tail.tokens[tail.tokens.len() - pending..].to_vec();
-    text.extend_from_slice(tokens);
-    let mut start = 0;
-    let mut found = Vec::with_capacity(tokens.len() / params.avg() as usize + 2);
-    for (at, &token) in tokens.iter().enumerate() {
-        let Some(cut) = cutter.push(token) else {
-            continue;
-        };
-        let end = pending + at + 1;
-        let kind = if cut == Cut::Marker {
+    let from = tail.tokens.len();
+    let text = [tail.tokens.as_slice(), tokens].concat();
+    let (last_cut, last_marker) = (from - tail.since_cut, from - tail.since_marker);
+    let mut cuts = Cuts::new(params, &text, from, last_cut, last_marker);
+    let mut bounds = vec![last_cut];
+    let mut kinds = Vec::new();
+    let mut fingerprints = Vec::new();
+    let mut emit = |end, cut| {
+        bounds.push(end);
+        kinds.push(if cut == Cut::Marker {
             AnchorKind::Marker
         } else {
             AnchorKind::Content
-        };
-        let fingerprint = fingerprint(&text[start..end]);
-        found.push(Anchor {
-            end: at as u32 + 1,
+        });
+    };
+    while cuts.next_block(&mut emit) {}
+    if bounds.last() != Some(&text.len()) {
+        bounds.push(text.len());
+        kinds.push(AnchorKind::Tail);
+    }
+    hash_chunks(&text, &bounds, &mut fingerprints);
+    let ends = bounds[1..].iter().map(|end| (end - from) as u32);
+    let found = ends.zip(fingerprints).zip(kinds);
+    found
+        .map(|((end, fingerprint), kind)| Anchor {
+            end,
             fingerprint,
             kind,
-        });
-        start = end;
-    }
-    if start < text.len() {
-        let fingerprint = fingerprint(&text[start..]);
-        found.push(Anchor {
-            end: tokens.len() as u32,
-            fingerprint,
-            kind: AnchorKind::Tail,
-        });
-    }
-    found
+        })
+        .collect()
 }

@@ -12,8 +12,8 @@ from irminsul import ChunkParams, Policy, Registry
 from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import compat, plugin, refuse, runtime, selfcheck, settings
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.planner import Limits
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.spans import Limits
 from irminsul.rotation import RopeTable
 
 logger = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ def _build(context: Any, options: Settings) -> Any:
         rows=min(options.max_rows or requests, requests),
         row_tokens=options.max_row_tokens,
         min_span=policy.min_span,
+        positions=table.max_positions,
     )
     hooks = Hooks(cache, pool, table, limits, options, metrics)
     absorb.install()

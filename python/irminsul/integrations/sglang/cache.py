@@ -20,7 +20,7 @@ from typing import Any
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
 from irminsul import Namespace, Registry
-from irminsul.integrations.sglang import refuse, rows_dump
+from irminsul.integrations.sglang import refuse, testing
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.settings import Settings
@@ -75,7 +75,7 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
         """Match in the subtree that the request belongs to."""
         request = params.req
         if request is not None:
-            if self._settings.test_no_tree_match:
+            if testing.selected(request, self._settings.test_no_tree_match):
                 return self._empty_match_result
             if is_exact(request, self._settings, self._metrics):
                 params = dataclasses.replace(params, key=_exact_key(params.key))
@@ -99,13 +99,13 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
     def checkpoint(self, req: Any, *, up_to: int) -> None:
         """Publish the first `up_to` rows of `req` (0.5.22 and later)."""
         with self._serving(req):
-            rows_dump.dump(self, req, up_to)
+            self._dump(req, up_to)
             super().checkpoint(req, up_to=up_to)
 
     def cache_unfinished_req(self, req: Any, *args: Any, **kwargs: Any) -> None:
         """Publish the rows of a request that goes on (before 0.5.22)."""
         with self._serving(req):
-            rows_dump.dump(self, req, len(req.get_fill_ids()))
+            self._dump(req, len(req.get_fill_ids()))
             super().cache_unfinished_req(req, *args, **kwargs)
 
     def cache_finished_req(
@@ -113,7 +113,7 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
     ) -> None:
         """Publish the rows of a finished request (before 0.5.22)."""
         with self._serving(req):
-            rows_dump.dump(self, req, kv_len_to_handle)
+            self._dump(req, kv_len_to_handle)
             super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)
 
     def _split_node(self, key: Any, child: Any, split_len: int) -> Any:
@@ -161,6 +161,10 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
             request.irm_namespace = known
         return known
 
+    def _dump(self, request: Any, length: int) -> None:
+        folder = self._settings.test_dump_rows
+        testing.dump(self, folder, request, length, self._metrics.snapshot() if folder else {})
+
     @contextmanager
     def _serving(self, request: Any) -> Iterator[None]:
         """Give super's code the request's subtree, and `insert` the request."""
@@ -206,7 +210,9 @@ def _chosen(request: Any, settings: Settings) -> str | None:
     elif isinstance(option, bool):
         option = "reuse" if option else "exact"
     if option not in _MODES:
-        logger.warning("irminsul: custom_params %r is not understood; serving exactly", given)
+        logger.warning(
+            "irminsul: custom_params option %r is not understood; serving exactly", option
+        )
         return "bad_option"
     return "exact" if option == "exact" else None
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang import planner
+from irminsul.integrations.sglang import planner, testing
 from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.planner import BatchPlan, Limits, Window
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
 from irminsul.rotation import RopeTable, relocate_rows
 
 
@@ -66,8 +66,9 @@ class Hooks:
             windows = planner.windows_of(batch)
             for window in windows:
                 planner.forget_produced_again(window)
-            if self._settings.test_planner_raises:
-                raise RuntimeError("the planner was asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
+            for window in windows:
+                if testing.selected(window.request, self._settings.test_planner_raises):
+                    raise RuntimeError("asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
             if self._eligible(batch, windows):
                 self._plan(batch, windows)
         except Exception:
@@ -149,12 +150,17 @@ class Hooks:
         for window in windows:
             namespace = self.cache.lookup_namespace(window.request)
             if namespace is not None and window.end - window.start > self._limits.min_span:
-                planner.find_spans(window, self.cache.mirror, namespace, self._metrics)
+                planner.find_spans(
+                    window, self.cache.mirror, namespace, self._limits, self._metrics
+                )
+        for window in windows:
+            testing.keep_holes(window, self._settings.test_holes)
         planner.cut_to_limits(windows, self._limits, self._metrics)
         if not any(window.spans for window in windows):
             return
-        planner.trim(batch, windows, self._metrics)
+        plan = planner.trim(batch, windows, self._metrics)
         self.cache.touch(node for w in windows for s in w.spans for node, _, _ in s.rows)
+        testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, plan)
 
 
 def expand(forward_batch: Any, plan: BatchPlan) -> Any:

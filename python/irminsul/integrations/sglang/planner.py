@@ -10,7 +10,6 @@ it raises, the batch is as it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,108 +21,18 @@ from irminsul import Namespace, Reuse
 from irminsul.integrations.sglang import provenance
 from irminsul.integrations.sglang.compat import prompt_tokens
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import Rows, TreeMirror
+from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.provenance import Moved
+from irminsul.integrations.sglang.spans import BatchPlan, Limits, Share, Span, Window
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a batch may be expanded to: attention backends size their buffers by these."""
-
-    rows: int
-    row_tokens: int
-    min_span: int
-
-
-@dataclass(frozen=True)
-class Span:
-    """Positions ``[start, end)`` of one request that live tree rows can serve."""
-
-    start: int
-    end: int
-    delta: int
-    hops: int
-    depth: int
-    rows: tuple[Rows, ...]
-
-    @property
-    def length(self) -> int:
-        """Number of tokens."""
-        return self.end - self.start
-
-    def moved(self) -> Moved:
-        """Return how the rows will have come about once they are moved."""
-        turned = 1 if self.delta else 0
-        return Moved(self.start, self.end, self.hops + turned, self.depth + 1)
-
-
-@dataclass(frozen=True)
-class Share:
-    """How the prompt tokens of one request are served in this round."""
-
-    rid: str
-    prefix: int
-    reused: int
-    computed: int
-
-
-@dataclass
-class Window:
-    """The positions ``[start, end)`` that one request prefills in this round."""
-
-    request: Any
-    start: int
-    end: int
-    spans: list[Span] = field(default_factory=list)
-
-    def holes(self) -> list[tuple[int, int]]:
-        """Return the positions to compute, as half-open intervals."""
-        found, position = [], self.start
-        for span in self.spans:
-            if span.start > position:
-                found.append((position, span.start))
-            position = span.end
-        found.append((position, self.end))
-        return found
-
-    @property
-    def reused(self) -> int:
-        """Number of tokens that are moved."""
-        return sum(span.length for span in self.spans)
-
-
-@dataclass
-class BatchPlan:
-    """What the model runner needs to run a trimmed batch.
-
-    Parameters
-    ----------
-    holes
-        Per request, the intervals to compute; each becomes one row of the forward batch.
-    positions : Tensor, int64, [computed tokens]
-        On the batch's device.
-    source_slots, target_slots : Tensor, int64, [moved tokens]
-        KV rows to read and to write.
-    deltas : Tensor, int64, [moved tokens]
-        Target position minus source position.
-    shares
-        Per request, for reports.
-    """
-
-    holes: list[list[tuple[int, int]]]
-    positions: Tensor
-    source_slots: Tensor
-    target_slots: Tensor
-    deltas: Tensor
-    shares: tuple[Share, ...]
-    adopted: bool = False
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors that another stream will read."""
-        return self.positions, self.source_slots, self.target_slots, self.deltas
-
-
-def find_spans(window: Window, mirror: TreeMirror, namespace: Namespace, metrics: Metrics) -> None:
+def find_spans(
+    window: Window,
+    mirror: TreeMirror,
+    namespace: Namespace,
+    limits: Limits,
+    metrics: Metrics,
+) -> None:
     """Fill `window` with what the registry can serve of it.
 
     The last token of a round is never reused: a row without a token to compute would have no
@@ -136,11 +45,16 @@ def find_spans(window: Window, mirror: TreeMirror, namespace: Namespace, metrics
         for reuse in found:
             if reuse.target >= window.end - 1:
                 break
+            if max(reuse.target, reuse.source) + reuse.length > limits.positions:
+                metrics.fallback("beyond_rotation_table")
+                continue
             rows = mirror.rows(reuse, tokens)
             if rows is None:
                 metrics.fallback("stale", "a planned donor is not what was recorded; computing")
                 continue
-            window.spans.append(_clip(reuse, rows, window.end - 1))
+            end = reuse.target + reuse.length
+            span = Span(reuse.target, end, reuse.delta, reuse.hops, reuse.depth, tuple(rows))
+            window.spans.append(span.part(span.start, min(span.end, window.end - 1)))
 
 
 def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -> None:
@@ -197,24 +111,6 @@ def forget_produced_again(window: Window) -> None:
     known: list[Moved] = getattr(window.request, "irm_moved", [])
     if known:
         window.request.irm_moved = provenance.forget_from(known, window.start)
-
-
-def _clip(reuse: Reuse, rows: list[Rows], end: int) -> Span:
-    length = min(reuse.length, end - reuse.target)
-    left, used = length, []
-    for node, offset, count in rows:
-        if left <= 0:
-            break
-        used.append((node, offset, min(count, left)))
-        left -= count
-    return Span(
-        reuse.target,
-        reuse.target + length,
-        reuse.delta,
-        reuse.hops,
-        reuse.depth,
-        tuple(used),
-    )
 
 
 def _exceeds(windows: Sequence[Window], limits: Limits) -> bool:

@@ -47,9 +47,15 @@ class Settings:
         Most prefix tokens of all rows together, which bounds an attention backend's index arrays.
     log_interval
         Seconds between two log lines of one kind on the data path.
-    test_no_tree_match, test_planner_raises, test_dump_rows
-        For tests only: take no exact prefix; fail in the planner; write the KV rows of each
-        request to this folder before they enter the tree.
+    test_no_tree_match, test_planner_raises
+        For tests only: requests whose id starts so take no exact prefix; batches that hold such a
+        request fail to be planned. Empty means none.
+    test_holes
+        For tests only: requests whose id is this, a number, ``-`` and anything are computed at
+        that many places, as if the content there were unknown.
+    test_dump_rows
+        For tests only: folder that receives every plan, and the KV rows of every request before
+        they enter the tree.
     """
 
     mode: Mode = "reuse"
@@ -68,8 +74,9 @@ class Settings:
     max_rows: int = 0
     max_row_tokens: int = 4_194_304
     log_interval: float = 60.0
-    test_no_tree_match: bool = False
-    test_planner_raises: bool = False
+    test_no_tree_match: str = ""
+    test_planner_raises: str = ""
+    test_holes: str = ""
     test_dump_rows: str = ""
 
 
@@ -95,13 +102,13 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     return Settings(**values)
 
 
-def policy_overrides(settings: Settings) -> dict[str, int]:
+def policy_overrides(settings: Settings) -> dict[str, Any]:
     """Return the policy fields that `settings` changes, for ``irminsul.Policy(**...)``."""
     names = ("sink_tokens", "min_span", "recompute_head", "max_hops", "max_depth", "max_segments")
     return {name: value for name in names if (value := getattr(settings, name)) >= 0}
 
 
-def chunk_overrides(settings: Settings) -> dict[str, int]:
+def chunk_overrides(settings: Settings) -> dict[str, Any]:
     """Return the chunk sizes that `settings` changes, for ``irminsul.ChunkParams(**...)``."""
     names = ("min", "avg", "max", "secret")
     return {name: value for name in names if (value := getattr(settings, f"chunk_{name}")) > 0}

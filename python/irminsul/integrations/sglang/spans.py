@@ -1,0 +1,138 @@
+"""Reused positions of a prompt -> the records that planning and running a batch share.
+
+Must not know how spans are found or run; positions are tokens of one request's prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from irminsul.integrations.sglang.mirror import Rows
+from irminsul.integrations.sglang.provenance import Moved
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a batch may be expanded to.
+
+    Parameters
+    ----------
+    rows, row_tokens
+        Most rows, and most prefix tokens of all rows: attention backends size buffers by these.
+    min_span
+        Shortest span worth a hole of its own, in tokens.
+    positions
+        Length of the rotation table; beyond it no row is moved.
+    """
+
+    rows: int
+    row_tokens: int
+    min_span: int
+    positions: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions ``[start, end)`` of one request that live tree rows can serve."""
+
+    start: int
+    end: int
+    delta: int
+    hops: int
+    depth: int
+    rows: tuple[Rows, ...]
+
+    @property
+    def length(self) -> int:
+        """Number of tokens."""
+        return self.end - self.start
+
+    def part(self, start: int, end: int) -> Span:
+        """Return what serves ``[start, end)``, which lies inside."""
+        skip, left, rows = start - self.start, end - start, []
+        for node, offset, count in self.rows:
+            used = min(count - skip, left)
+            if used > 0:
+                rows.append((node, offset + skip, used))
+                left -= used
+            skip = max(0, skip - count)
+        return Span(start, end, self.delta, self.hops, self.depth, tuple(rows))
+
+    def without(self, start: int, end: int) -> list[Span]:
+        """Return what is left when ``[start, end)`` is computed."""
+        sides = (self.start, min(self.end, start)), (max(self.start, end), self.end)
+        return [self.part(low, high) for low, high in sides if low < high]
+
+    def moved(self) -> Moved:
+        """Return how the rows will have come about once they are moved."""
+        turned = 1 if self.delta else 0
+        return Moved(self.start, self.end, self.hops + turned, self.depth + 1)
+
+
+@dataclass(frozen=True)
+class Share:
+    """How the prompt tokens of one request are served in this round."""
+
+    rid: str
+    prefix: int
+    reused: int
+    computed: int
+
+
+@dataclass
+class Window:
+    """The positions ``[start, end)`` that one request prefills in this round."""
+
+    request: Any
+    start: int
+    end: int
+    spans: list[Span] = field(default_factory=list)
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Return the positions to compute, as half-open intervals."""
+        found, position = [], self.start
+        for span in self.spans:
+            if span.start > position:
+                found.append((position, span.start))
+            position = span.end
+        found.append((position, self.end))
+        return found
+
+    @property
+    def reused(self) -> int:
+        """Number of tokens that are moved."""
+        return sum(span.length for span in self.spans)
+
+
+@dataclass
+class BatchPlan:
+    """What the model runner needs to run a trimmed batch.
+
+    Parameters
+    ----------
+    holes
+        Per request, the intervals to compute; each becomes one row of the forward batch.
+    positions : Tensor, int64, [computed tokens]
+        On the batch's device.
+    source_slots, target_slots : Tensor, int64, [moved tokens]
+        KV rows to read and to write.
+    deltas : Tensor, int64, [moved tokens]
+        Target position minus source position.
+    shares
+        Per request, for reports.
+    """
+
+    holes: list[list[tuple[int, int]]]
+    positions: Tensor
+    source_slots: Tensor
+    target_slots: Tensor
+    deltas: Tensor
+    shares: tuple[Share, ...]
+    adopted: bool = False
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors that another stream will read."""
+        return self.positions, self.source_slots, self.target_slots, self.deltas

@@ -1,0 +1,103 @@
+"""A document that moved -> its rows and the answer, against the model's own and the oracle's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from host import Host, answer
+from oracle import LATENT, Oracle
+from text import VOCABULARY, Writer
+
+
+def run(host: Host) -> dict[str, Any]:
+    writer = Writer(seed=2)
+    document = writer.text(300)
+    host.run(writer.text(90) + document + writer.text(20), "donor")
+    facts = {}
+    for shift, head in (("later", 131), ("earlier", 47)):
+        prompt = writer.text(head) + document + writer.text(30)
+        facts[shift] = _moved(host, prompt, f"moved-{shift}")
+        host.flush()
+        host.run(writer.text(90) + document + writer.text(20), f"donor-{shift}")
+    return facts
+
+
+def _moved(host: Host, prompt: list[int], rid: str) -> dict[str, Any]:
+    logprobs = {"return_logprob": True, "top_logprobs_num": VOCABULARY, "max_new_tokens": 1}
+    got = host.run(prompt, rid, **logprobs)
+    cold = host.exact(prompt, f"{rid}-cold", **logprobs)
+    plan = host.plans(rid)[0]
+    rows = host.rows(rid, len(prompt))["rows"][:, : len(prompt)].float()
+    computed = host.rows(f"{rid}-cold", len(prompt))["rows"][:, : len(prompt)].float()
+    positions = torch.cat([torch.arange(start, end) for start, end, _ in plan["spans"]])
+    donors, deltas = plan["plan"]["source_rows"].float(), plan["plan"]["deltas"]
+    facts = {
+        **answer(got),
+        "cold_cached": answer(cold)["cached"],
+        "reused": plan["reused"],
+        "deltas": sorted(set(deltas.tolist())),
+        "latent_copied": torch.equal(rows[:, positions, :LATENT], donors[..., :LATENT]),
+        "latent_equals_model": torch.equal(
+            rows[0, positions, :LATENT], computed[0, positions, :LATENT]
+        ),
+        "key": _key_errors(rows[0, positions, LATENT:], computed[0, positions, LATENT:]),
+        "key_not_turned": _key_errors(donors[0, :, LATENT:], computed[0, positions, LATENT:]),
+    }
+    moved = {int(p): (int(d), donors[:, i]) for i, (p, d) in enumerate(zip(positions, deltas))}
+    tokens = torch.tensor(prompt)
+    facts["oracle"] = _against_oracle(
+        Oracle(host.config["model"]), tokens, moved, (rows, got), (computed, cold)
+    )
+    return facts
+
+
+def _key_errors(got: Tensor, wanted: Tensor) -> dict[str, float]:
+    """Relative L2 error, and the largest error in ulps of bf16 taken at the pair's norm."""
+    pairs = (wanted[:, 0::2].square() + wanted[:, 1::2].square()).sqrt()
+    ulp = torch.exp2(torch.floor(torch.log2(pairs)) - 7).repeat_interleave(2, dim=1)
+    return {
+        "relative": float((got - wanted).norm() / wanted.norm()),
+        "ulps": float(((got - wanted).abs() / ulp).max()),
+    }
+
+
+def _against_oracle(
+    oracle: Oracle,
+    tokens: Tensor,
+    moved: dict[int, tuple[int, Tensor]],
+    holed: tuple[Tensor, Any],
+    cold: tuple[Tensor, Any],
+) -> dict[str, float]:
+    """Errors of the engine with holes, beside its errors on a full prefill, in the same unit."""
+    oracle_rows, oracle_logits = oracle.prefill(tokens, moved)
+    full_rows, full_logits = oracle.prefill(tokens)
+    holes = torch.tensor([p for p in range(len(tokens)) if p not in moved])
+    wanted, wanted_cold = oracle_logits.log_softmax(0), full_logits.log_softmax(0)
+    return {
+        "rows": _relative(holed[0][:, holes], oracle_rows[:, holes]),
+        "rows_cold": _relative(cold[0][:, holes], full_rows[:, holes]),
+        "logits": _difference(holed[1], wanted),
+        "logits_cold": _difference(cold[1], wanted_cold),
+        # What the test would miss if the oracle could not tell the two apart.
+        "rows_apart": _relative(full_rows[:, holes], oracle_rows[:, holes]),
+        "logits_apart": float((wanted - wanted_cold).norm() / VOCABULARY**0.5),
+    }
+
+
+def _relative(got: Tensor, wanted: Tensor) -> float:
+    return float((got - wanted).norm() / wanted.norm())
+
+
+def _difference(result: Any, wanted: Tensor) -> float:
+    """Root mean square difference of the first token's log probabilities."""
+    given = result["meta_info"]["output_top_logprobs"][0]
+    got = torch.full((VOCABULARY,), float("nan"))
+    for logprob, token, _ in given:
+        got[token] = logprob
+    known = ~got.isnan()
+    if int(known.sum()) < VOCABULARY - 8:
+        raise AssertionError(f"the engine gave {int(known.sum())} of {VOCABULARY} logprobs")
+    return float((got[known] - wanted[known]).square().mean().sqrt())

@@ -144,9 +144,13 @@ def build(
             "CUTLASS headers not found: pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_HOME"
         )
     flags = [flag for flag in COMPILE_FLAGS if not (allow_spills and "Werror" in flag)]
-    flags += [f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}"]
+    flags += ["-Iinclude", "-Isrc"]  # relative to cuda/, where the compiler runs
     # Headers of others: their warnings are not ours to turn into errors.
-    flags += ["-isystem", str(toolchain.cutlass), *(f"-D{define}" for define in defines)]
+    flags += [
+        "-isystem",
+        os.path.relpath(toolchain.cutlass, ROOT),
+        *(f"-D{define}" for define in defines),
+    ]
     sources = sorted((ROOT / "src").rglob("*.cu"))
     with ThreadPoolExecutor(jobs) as pool:
         compiled = list(pool.map(lambda source: _compile(toolchain, source, flags), sources))
@@ -168,7 +172,10 @@ def _compile(toolchain: Toolchain, source: Path, flags: list[str]) -> tuple[Path
             old.unlink()
         partial = target.with_suffix(f".{os.getpid()}.o")
         result = subprocess.run(
-            [toolchain.nvcc, *flags, "-c", "-o", partial, source], capture_output=True, text=True
+            [toolchain.nvcc, *flags, "-c", "-o", partial, source.relative_to(ROOT)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
         )
         if result.returncode != 0:
             raise BuildError(f"{source}:\n{result.stdout}{result.stderr}")
@@ -239,10 +246,12 @@ def _link(toolchain: Toolchain, objects: list[Path], out: Path) -> None:
     exports = OBJECTS / "exports.map"
     exports.write_text(EXPORTS)
     partial = out.with_suffix(f".{os.getpid()}.so")
-    command = [toolchain.nvcc, "-shared", "-cudart=static", "-gencode=arch=compute_90a,code=sm_90a"]
-    command += [f"-L{toolchain.libraries}", f"-Xlinker=--version-script={exports}"]
-    command += ["-Xlinker=-soname=libirminsul_cuda.so,-z,now,-z,relro,--strip-all"]
-    result = subprocess.run([*command, "-o", partial, *objects], capture_output=True, text=True)
+    # The host's linker: there is no device code to link, and nvcc would leave its paths behind.
+    command = [os.environ.get("CXX", "c++"), "-shared", *objects, "-o", partial]
+    command += [toolchain.libraries / "libcudart_static.a", "-ldl", "-lrt", "-lpthread"]
+    command += [f"-Wl,--version-script={exports}", "-Wl,-soname,libirminsul_cuda.so"]
+    command += ["-Wl,--no-undefined,--as-needed,-z,now,-z,relro,--strip-all"]
+    result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise BuildError(f"linking {out}:\n{result.stdout}{result.stderr}")
     # Another process may have the old file mapped; a rename leaves its copy alone.

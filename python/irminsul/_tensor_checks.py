@@ -18,33 +18,48 @@ ROTATABLE = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def check_layers(layers: Sequence[Tensor], allow_fp8: bool) -> None:
+    """Check that all layers are alike, hold whole rows, and are of a dtype that can be turned."""
     if len(layers) == 0:
         raise InvalidTensor("layers is empty")
     first = layers[0]
-    if first.dtype in FP8_STORAGE:
+    _check_layer(first, first, 0, allow_fp8)
+    shape, strides, dtype, device = first.shape, first.stride(), first.dtype, first.device
+    for number, layer in enumerate(layers):
+        # Buffers of an engine are all alike; only the others are worth a closer look. This runs
+        # once per layer in every call, before the GPU has anything to do.
+        if not (
+            layer.shape == shape
+            and layer.stride() == strides
+            and layer.dtype is dtype
+            and layer.device == device
+        ):
+            _check_layer(layer, first, number, allow_fp8)
+
+
+def _check_layer(layer: Tensor, first: Tensor, number: int, allow_fp8: bool) -> None:
+    if layer.dtype in FP8_STORAGE:
         if not allow_fp8:
             raise Unsupported(
-                f"rows are {first.dtype}: turning fp8 keys quantises them again; pass "
+                f"rows are {layer.dtype}: turning fp8 keys quantises them again; pass "
                 "allow_fp8=True to accept it"
             )
-    elif first.dtype not in ROTATABLE:
-        raise InvalidTensor(f"layers must be bfloat16, float16, float32 or e4m3, got {first.dtype}")
-    for number, layer in enumerate(layers):
-        shape = tuple(layer.shape)
-        if shape not in ((first.shape[0], 1, ROW_DIM), (first.shape[0], ROW_DIM)):
-            raise InvalidTensor(
-                f"layer {number} is {list(shape)}; {[first.shape[0], 1, ROW_DIM]} is needed"
-            )
-        if layer.dtype != first.dtype or layer.device != first.device:
-            raise InvalidTensor(
-                f"layer {number} is {layer.dtype} on {layer.device}, layer 0 is {first.dtype} on "
-                f"{first.device}"
-            )
-        if layer.stride(-1) != 1 or (shape[0] > 1 and layer.stride(0) < ROW_DIM):
-            raise InvalidTensor(
-                f"layer {number} has strides {layer.stride()}: a row's numbers must be adjacent "
-                "and rows must not overlap"
-            )
+    elif layer.dtype not in ROTATABLE:
+        raise InvalidTensor(f"layers must be bfloat16, float16, float32 or e4m3, got {layer.dtype}")
+    slots = first.shape[0] if first.ndim else 0
+    if tuple(layer.shape) not in ((slots, 1, ROW_DIM), (slots, ROW_DIM)):
+        raise InvalidTensor(
+            f"layer {number} is {list(layer.shape)}; {[slots, 1, ROW_DIM]} is needed"
+        )
+    if layer.dtype != first.dtype or layer.device != first.device:
+        raise InvalidTensor(
+            f"layer {number} is {layer.dtype} on {layer.device}, layer 0 is {first.dtype} on "
+            f"{first.device}"
+        )
+    if layer.stride(-1) != 1 or (slots > 1 and layer.stride(0) < ROW_DIM):
+        raise InvalidTensor(
+            f"layer {number} has strides {layer.stride()}: a row's numbers must be adjacent "
+            "and rows must not overlap"
+        )
 
 
 def check_index(

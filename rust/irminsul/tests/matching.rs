@@ -68,6 +68,38 @@ fn the_donor_that_goes_on_longest_is_followed() {
 }
 
 #[test]
+fn a_few_more_tokens_do_not_justify_a_deeper_approximation() {
+    let document = text(1, 500);
+    let plan = |extra: usize| {
+        let mut host = Host::new(Policy::default());
+        let rest = text(2, extra);
+        host.add(None, &join(&[&text(3, 90), &document, &text(4, 40)]), 0, 1);
+        host.add(None, &join(&[&text(5, 99), &document, &rest]), 0, 9);
+        let spans = host.plan(&join(&[&text(6, 200), &document, &rest, &[0]]), 0);
+        (spans[0].depth, reused(&spans))
+    };
+    assert_eq!(plan(3), (1, 500));
+    assert_eq!(plan(100), (9, 600));
+}
+
+#[test]
+fn a_donor_that_may_not_move_gives_way_to_the_next() {
+    let mut found = 0;
+    for seed in 0..40 {
+        let shared = text(seed, 63);
+        let mut host = Host::new(Policy::default());
+        host.record(&join(&[&text(100, 500), &shared, &text(101, 50)]));
+        host.record(&join(&[&shared, &text(102, 50)]));
+        let with_both = host.plan(&join(&[&text(103, 80), &shared, &text(104, 9)]), 0);
+        host.registry.remove(1).expect("live");
+        let with_one = host.plan(&join(&[&text(103, 80), &shared, &text(104, 9)]), 0);
+        assert_eq!(with_both, with_one, "seed {seed}");
+        found += with_one.len();
+    }
+    assert!(found > 20, "{found}");
+}
+
+#[test]
 fn one_long_span_replaces_shorter_ones() {
     let mut host = Host::new(Policy::default());
     let parts: Vec<Vec<u32>> = (0..6).map(|i| text(100 + i, 300)).collect();

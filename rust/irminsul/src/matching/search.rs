@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of other spans but the one before, whose rotation it would rather keep.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::Prompt;
@@ -17,6 +18,13 @@ const LOOKAHEAD: usize = 256;
 /// Token comparisons allowed per prompt token. Honest text takes two to four; crafted donors could
 /// otherwise make every stretch compare the same long text again.
 const BUDGET_PER_TOKEN: usize = 16;
+
+/// Tokens of agreement that outweigh one more level of approximation. Without it, long copies of
+/// copies win every time, and depths grow with the traffic.
+const DEPTH_COST: i64 = 4;
+
+/// Tokens that agree less what their depth costs, then whether the rotation stays as before.
+type Score = (i64, bool);
 
 /// One lookup at work.
 #[derive(Debug)]
@@ -55,8 +63,8 @@ impl<'a> Search<'a> {
             .get(self.prompt.namespace, u64::from(key))
     }
 
-    /// The longest span through the end of `stretch`, if one is long enough; it may begin before
-    /// the stretch.
+    /// The best span through the end of `stretch`, if one is long enough; it may begin before the
+    /// stretch.
     pub(crate) fn best(
         &mut self,
         stretch: Range<usize>,
@@ -68,16 +76,15 @@ impl<'a> Search<'a> {
             .into_iter()
             .chain(donors.iter().map(|donor| donor.end));
         let delta = previous.map(Span::delta);
-        let mut best: Option<((usize, bool), Place)> = None;
-        for place in places {
-            let Some(score) = self.score(&stretch, place, delta) else {
-                continue;
-            };
-            if best.is_none_or(|(other, _)| score > other) {
-                best = Some((score, place));
-            }
-        }
-        self.follow(stretch.end, best?.1)
+        let mut found: Vec<(Score, Place)> = places
+            .filter_map(|place| Some((self.score(&stretch, place, delta)?, place)))
+            .collect();
+        // Stable, so that equals keep the order of the index.
+        found.sort_by_key(|&(score, _)| Reverse(score));
+        let spans = found
+            .into_iter()
+            .map(|(_, place)| self.follow(stretch.end, place));
+        spans.flatten().next()
     }
 
     /// The place that follows `span` at an unchanged rotation, for the prompt position `at`.
@@ -97,12 +104,7 @@ impl<'a> Search<'a> {
 
     /// Tokens that agree near the stretch, and whether the rotation stays that of the previous
     /// span.
-    fn score(
-        &mut self,
-        stretch: &Range<usize>,
-        place: Place,
-        delta: Option<i64>,
-    ) -> Option<(usize, bool)> {
+    fn score(&mut self, stretch: &Range<usize>, place: Place, delta: Option<i64>) -> Option<Score> {
         let tokens = self.prompt.tokens;
         let position = self.state.forest.position(place)?;
         let left = self.left(place, &tokens[stretch.clone()]);
@@ -111,9 +113,15 @@ impl<'a> Search<'a> {
         }
         let ahead = (stretch.end + LOOKAHEAD).min(tokens.len());
         let right = self.right(place, &tokens[stretch.end..ahead]);
-        let agreed = total(&left) + total(&right);
+        let depth = self.depth(left.iter().chain(&right));
+        let agreed = (total(&left) + total(&right)) as i64;
         let keeps = delta == Some(stretch.end as i64 - position as i64);
-        Some((agreed, keeps))
+        Some((agreed - DEPTH_COST * i64::from(depth), keeps))
+    }
+
+    fn depth<'p>(&self, pieces: impl Iterator<Item = &'p RunPiece>) -> u32 {
+        let runs = pieces.filter_map(|piece| self.state.forest.run(piece.run));
+        runs.map(|run| run.depth).max().unwrap_or(0)
     }
 
     /// Follows a donor to both sides of the prompt position `at` and trims what was found.
@@ -144,7 +152,7 @@ impl<'a> Search<'a> {
                 .position(place)?
                 .checked_sub(left as u64)?,
             hops: runs().map(|run| run.hops).max().unwrap_or(0),
-            depth: runs().map(|run| run.depth).max().unwrap_or(0),
+            depth: self.depth(pieces.iter()),
             pieces,
         };
         self.trim(span)

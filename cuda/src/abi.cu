@@ -20,7 +20,8 @@ IrmStatus check_abi(const Params* params) {
   }
   if (params->version != IRM_ABI_VERSION || params->size != sizeof(Params)) {
     return irminsul::fail(IRM_ERROR_ABI,
-                          "the caller uses version %u with %u bytes, the library version %u with %u",
+                          "the caller uses version %u with %u bytes, the library version %u with "
+                          "%u",
                           params->version, params->size, IRM_ABI_VERSION,
                           static_cast<unsigned>(sizeof(Params)));
   }

@@ -88,7 +88,7 @@ typedef struct IrmRelocateParams {
   const int64_t *source_slots;     /* device [num_rows] */
   const int64_t *target_slots;     /* device [num_rows]; distinct, and none is a source */
   const void *deltas;              /* device [num_rows], int32 or int64: target - source position */
-  const float *cos_sin;            /* device [num_positions, 64]: cos(32) | sin(32), 16-byte aligned */
+  const float *cos_sin;            /* device [num_positions, 64]: cos(32) | sin(32); 16-aligned */
   int64_t num_rows;                /* 0 .. 2**31 - 1 */
   int64_t num_slots;               /* slots of every layer, below 2**32 */
   int64_t num_positions;

@@ -1,4 +1,4 @@
-// Device helpers that several kernels share: dependent launches, streaming loads.
+// Device helpers that several kernels share: dependent launches, words shared between blocks.
 // Knows PTX; no layout of any cache.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace irminsul {
 
-/// Lets the next kernel of the stream start while this one runs. It must call wait_for_previous_kernel
-/// before it reads what this one writes.
+/// Lets the next kernel of the stream start while this one runs. That one must call
+/// wait_for_previous_kernel before it reads what this one writes.
 __device__ __forceinline__ void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
@@ -15,15 +15,6 @@ __device__ __forceinline__ void let_next_kernel_start() {
 /// Waits until the kernel before this one has ended and its writes are visible.
 __device__ __forceinline__ void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-/// 16 bytes that nothing writes while the kernel runs and that are read once.
-__device__ __forceinline__ uint4 load_once(const void* address) {
-  uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(address));
-  return value;
 }
 
 /// A word that other blocks may write at the same time; whole, and never from a stale L1 line.

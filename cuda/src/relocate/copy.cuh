@@ -1,128 +1,143 @@
 // Rows of every layer -> the same rows at their targets, k_r turned.
 // Knows a checked job; decides nothing about it.
 //
-// Bound by memory: a row is read once and written once, 16 bytes a thread. A thread keeps its place
-// in the row and its angles, and walks through several layers with all their loads in flight before
-// the first store. The eight (e4m3: four) threads of a row that hold k_r turn it on the way.
+// Bound by memory, so the work is to keep enough of it in flight and to read nothing twice. A block
+// takes a few rows through many layers: slots and angles are read once, the copy engine brings
+// whole rows into shared memory and takes them out again, several layers ahead, and threads touch
+// nothing but the k_r at the end of each row, in place.
+// Tried and lost, as parts of the device's own copy at 32,768 tokens x 27 layers (this: 0.91):
+// 16-byte loads and stores of threads, unrolled over layers (0.88; half-split 0.72) or over rows
+// (0.87); blocks that stay and walk through tiles of one layer after the other (0.87); the same as
+// this with source lines marked evict-first (0.88).
 #pragma once
 
+#include "common/bulk.cuh"
 #include "common/launch.cuh"
 #include "relocate/formats.cuh"
 #include "relocate/params.h"
 
 namespace irminsul::relocate {
 
-#ifndef IRM_RELOCATE_UNROLL
-#define IRM_RELOCATE_UNROLL 4
-#endif
-/// Layers whose loads a thread has in flight together.
-constexpr int UNROLL = IRM_RELOCATE_UNROLL;
-/// 4 bf16 rows of 72 chunks, or 8 e4m3 rows of 36.
-constexpr int COPY_THREADS = 288;
+/// Layers whose rows are in shared memory at a time. 3, 4 and 6 are equal within 1 %.
+constexpr int STAGES = 4;
+/// 8 bf16 rows or 16 e4m3 rows.
+constexpr int STAGE_BYTES = 9216;
 
 template <class Format>
-constexpr int ROWS_PER_BLOCK = COPY_THREADS / ROW_CHUNKS<Format>;
+constexpr int TILE_ROWS = STAGE_BYTES / ROW_BYTES<Format>;
+/// One thread for each 16 bytes of k_r in a stage.
+template <class Format>
+constexpr int COPY_THREADS = TILE_ROWS<Format> * ROPE_CHUNKS<Format>;
+
+struct RowTask {
+  int64_t source = 0;
+  int64_t target = 0;
+  int64_t delta = 0;
+  bool valid = false;  // there is such a row, and it breaks no rule
+
+  __device__ __forceinline__ void load(const Job& job, uint32_t row) {
+    if (row < job.num_rows) {
+      source = job.source_slots[row];
+      target = job.target_slots[row];
+      delta = job.delta(row);
+      // This runs beside the check, so it must not read out of bounds for a row that is refused.
+      valid = job.is_slot(source) && job.is_slot(target) && job.is_delta(delta);
+    }
+  }
+};
 
 template <class Format, bool INTERLEAVED>
-__global__ void __launch_bounds__(COPY_THREADS)
+__global__ void __launch_bounds__(COPY_THREADS<Format>)
     copy_kernel(const __grid_constant__ Job job, const __grid_constant__ Layers layers) {
-  const int chunk = threadIdx.x % ROW_CHUNKS<Format>;
-  const uint32_t row =
-      blockIdx.x * ROWS_PER_BLOCK<Format> + threadIdx.x / ROW_CHUNKS<Format>;
-  if (row >= job.num_rows) {
-    return wait_for_previous_kernel();
+  constexpr int ROWS = TILE_ROWS<Format>;
+  constexpr int BYTES = ROW_BYTES<Format>;
+  static_assert(ROWS <= 32, "warp 0 looks after one row a lane");
+  __shared__ alignas(128) char stages[STAGES][STAGE_BYTES];
+  __shared__ uint64_t full[STAGES];
+  const int begin = blockIdx.y * layers.per_block;
+  const int count = min(layers.per_block, layers.count - begin);
+
+  // The engine's side: warp 0, a lane a row.
+  const bool is_warp_0 = threadIdx.x < 32;
+  RowTask task;
+  if (threadIdx.x < ROWS) {
+    task.load(job, blockIdx.x * ROWS + threadIdx.x);
   }
-  const int64_t source = job.source_slots[row];
-  const int64_t target = job.target_slots[row];
-  const int64_t delta = job.delta(row);
-  // This runs beside the check, so it must not read out of bounds for a row that will be refused.
-  // It waits all the same: a kernel that ends before the check would let the stream go on.
-  if (!job.is_slot(source) || !job.is_slot(target) || !job.is_delta(delta)) {
-    return wait_for_previous_kernel();
+  const uint32_t bytes = is_warp_0 ? __popc(__ballot_sync(0xffffffff, task.valid)) * BYTES : 0;
+  const auto fetch = [&](int step) {
+    const int stage = step % STAGES;
+    const int layer = begin + step;
+    if (threadIdx.x == 0) {
+      barrier_expect(&full[stage], bytes);
+    }
+    __syncwarp();
+    if (task.valid) {
+      bulk_load(&stages[stage][threadIdx.x * BYTES],
+                layers.address[layer] + task.source * layers.stride_bytes[layer], BYTES,
+                &full[stage]);
+    }
+  };
+  if (is_warp_0) {
+    if (threadIdx.x == 0) {
+      for (uint64_t& barrier : full) {
+        barrier_init(&barrier, 1);
+      }
+      barrier_init_fence();
+    }
+    __syncwarp();
+    for (int step = 0; step < min(count, STAGES - 1); ++step) {
+      fetch(step);
+    }
   }
 
-  const int rope_chunk = chunk - LATENT_CHUNKS<Format>;
-  const bool turns = rope_chunk >= 0 && delta != 0;
+  // The threads' side: 16 bytes of k_r each, of one row in all layers.
+  const int row = threadIdx.x / ROPE_CHUNKS<Format>;
+  const int chunk = threadIdx.x % ROPE_CHUNKS<Format>;
+  RowTask turned;
+  turned.load(job, blockIdx.x * ROWS + row);
+  const bool turns = turned.valid && turned.delta != 0;
   Turn<Format, INTERLEAVED> turn;
   if (turns) {
-    turn.load(job.cos_sin, delta, rope_chunk);
+    turn.load(job.cos_sin, turned.delta, chunk);
   }
-  // In half-split rows the other half of k_r is half of its chunks away.
-  constexpr int HALF_BYTES = ROPE_CHUNKS<Format> / 2 * 16;
-  const int partner = rope_chunk < ROPE_CHUNKS<Format> / 2 ? HALF_BYTES : -HALF_BYTES;
-
-  const int begin = blockIdx.y * layers.per_block;
-  const int end = min(begin + layers.per_block, layers.count);
-  bool checked = false;
-  for (int first = begin; first < end; first += UNROLL) {
-    uint4 own[UNROLL];
-    uint4 other[UNROLL];
-#pragma unroll
-    for (int i = 0; i < UNROLL; ++i) {
-      if (first + i < end) {
-        const char* from = layers.address[first + i] + source * layers.stride_bytes[first + i];
-        own[i] = load_once(from + chunk * 16);
-        if (!INTERLEAVED && turns) {
-          other[i] = load_once(from + chunk * 16 + partner);
-        }
-      }
-    }
-    if (!checked) {
-      wait_for_previous_kernel();
-      if (load_shared_word(&job.workspace->fault) != IRM_FAULT_NONE) {
-        return;
-      }
-      checked = true;
-    }
-#pragma unroll
-    for (int i = 0; i < UNROLL; ++i) {
-      if (first + i < end) {
-        char* to = layers.address[first + i] + target * layers.stride_bytes[first + i];
-        const uint4 value = turns ? turn.apply(own[i], other[i]) : own[i];
-        *reinterpret_cast<uint4*>(to + chunk * 16) = value;
-      }
-    }
-  }
-}
-
-/// Rows at any address and stride: a warp a row and layer, number by number. Nothing is promised
-/// about its speed; buffers of serving engines are aligned.
-template <class Format, bool INTERLEAVED>
-__global__ void __launch_bounds__(256)
-    copy_unaligned_kernel(const __grid_constant__ Job job, const __grid_constant__ Layers layers) {
-  using Storage = typename Format::Storage;
   wait_for_previous_kernel();
-  if (load_shared_word(&job.workspace->fault) != IRM_FAULT_NONE) {
+  const bool refused = load_shared_word(&job.workspace->fault) != IRM_FAULT_NONE;
+  __syncthreads();  // the barriers are there
+  if (refused) {
+    for (int step = 0; step < min(count, STAGES - 1); ++step) {
+      barrier_wait(&full[step], 0);  // the engine still writes to this block's memory
+    }
     return;
   }
-  const uint32_t row = blockIdx.x * (256 / 32) + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  if (row >= job.num_rows) {
-    return;
+
+  for (int step = 0; step < count; ++step) {
+    const int stage = step % STAGES;
+    barrier_wait(&full[stage], step / STAGES % 2);
+    auto* k_r = reinterpret_cast<uint4*>(&stages[stage][row * BYTES]) + LATENT_CHUNKS<Format>;
+    const uint4 own = k_r[chunk];
+    const uint4 other = INTERLEAVED ? own : k_r[chunk ^ (ROPE_CHUNKS<Format> / 2)];
+    __syncwarp();  // a row's k_r is read whole before any of it is replaced
+    if (turns) {
+      k_r[chunk] = turn.apply(own, other);
+      fence_for_bulk();
+    }
+    __syncthreads();
+    if (is_warp_0) {
+      const int layer = begin + step;
+      if (task.valid) {
+        bulk_store(layers.address[layer] + task.target * layers.stride_bytes[layer],
+                   &stages[stage][threadIdx.x * BYTES], BYTES);
+      }
+      bulk_commit();
+      if (step + STAGES - 1 < count) {
+        // The stage to fill held the layer before this one; its rows may still be leaving.
+        bulk_wait_read<1>();
+        __syncwarp();
+        fetch(step + STAGES - 1);
+      }
+    }
   }
-  const int layer = blockIdx.y;
-  const int64_t stride = layers.stride_bytes[layer];
-  const auto* from =
-      reinterpret_cast<const Storage*>(layers.address[layer] + job.source_slots[row] * stride);
-  auto* to = reinterpret_cast<Storage*>(layers.address[layer] + job.target_slots[row] * stride);
-  for (int i = lane; i < LATENT_NUMBERS; i += 32) {
-    to[i] = from[i];
-  }
-  const int first = LATENT_NUMBERS + (INTERLEAVED ? 2 * lane : lane);
-  const int second = INTERLEAVED ? first + 1 : first + ROPE_PAIRS;
-  const int64_t delta = job.delta(row);
-  if (delta == 0) {
-    to[first] = from[first];
-    to[second] = from[second];
-    return;
-  }
-  const float* angles = job.cos_sin + (delta < 0 ? -delta : delta) * ROPE_NUMBERS;
-  const float cosine = angles[lane];
-  const float sine = delta < 0 ? -angles[ROPE_PAIRS + lane] : angles[ROPE_PAIRS + lane];
-  const float a = Format::widen(from[first]);
-  const float b = Format::widen(from[second]);
-  to[first] = Format::narrow(turned(a, cosine, b, -sine));
-  to[second] = Format::narrow(turned(b, cosine, a, sine));
+  bulk_wait_read<0>();
 }
 
 }  // namespace irminsul::relocate

@@ -109,12 +109,12 @@ class Host:
 
 
 def answer(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of an engine's answer that tests compare."""
+    """Return the parts of an engine's answer that tests compare; an early abort has few."""
     meta = result["meta_info"]
     return {
         "tokens": result["output_ids"],
-        "prompt": meta["prompt_tokens"],
-        "cached": meta["cached_tokens"],
+        "prompt": meta.get("prompt_tokens", 0),
+        "cached": meta.get("cached_tokens", 0),
         "details": meta.get("cached_tokens_details"),
         "retractions": meta.get("num_retractions", 0),
         "finish": meta["finish_reason"]["type"] if meta.get("finish_reason") else None,

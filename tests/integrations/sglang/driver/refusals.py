@@ -1,0 +1,155 @@
+"""Configurations one by one -> the sentence that refuses each, without starting an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.configs.model_config import AttentionArch
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
+from sglang.srt.plugins.hook_registry import HookRegistry
+
+from irminsul.errors import HostMismatch, Unsupported
+from irminsul.integrations.sglang import build, compat, plugin, refuse
+
+
+class Anything(SimpleNamespace):
+    """Server arguments with everything off."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return None
+
+
+def context(**changes: Any) -> Any:
+    """Return a build context that is not refused, with `changes` to it."""
+    width = changes.pop("latent", 512)
+    pool = MLATokenToKVPool(64, 1, changes.pop("dtype", torch.bfloat16), width, 64, 2, "cpu", False)
+    pool.use_dsa = changes.pop("use_dsa", False)
+    pool = changes.pop("pool", pool)
+    allocator = TokenToKVPoolAllocator(64, torch.bfloat16, "cpu", pool, False)
+    arguments = {"attention_backend": "triton", "tp_size": 1, "pp_size": 1}
+    arguments |= {"disaggregation_mode": "null", **changes.pop("arguments", {})}
+    given: dict[str, Any] = {
+        "server_args": Anything(**arguments),
+        "params": SimpleNamespace(
+            disable=False,
+            token_to_kv_pool_allocator=changes.pop("allocator", allocator),
+        ),
+        "is_hybrid_swa": False,
+        "is_hybrid_ssm": False,
+        "is_dsa": False,
+        "disable_radix_cache": False,
+        "enable_hierarchical_cache": False,
+        "model_config": SimpleNamespace(
+            attention_arch=changes.pop("architecture", AttentionArch.MLA),
+            is_generation=True,
+            num_hidden_layers=changes.pop("layers", 2),
+        ),
+        "tp_worker": SimpleNamespace(
+            model_runner=SimpleNamespace(attn_backend=changes.pop("backend", object()))
+        ),
+    }
+    return SimpleNamespace(**{**given, **changes})
+
+
+class FakePool:
+    """A pool that is none."""
+
+
+class Willing:
+    accepts_virtual_rows = True
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "disable_radix_cache": {"disable_radix_cache": True},
+    "sliding window": {"is_hybrid_swa": True},
+    "recurrent": {"is_hybrid_ssm": True},
+    "not mla": {"architecture": AttentionArch.MHA},
+    "dsa model": {"is_dsa": True},
+    "dsa pool": {"use_dsa": True},
+    "fp8 rows": {"dtype": torch.float8_e4m3fn},
+    "other width": {"latent": 256},
+    "part of the layers": {"layers": 4},
+    "other pool": {"pool": FakePool()},
+    "other allocator": {"allocator": SimpleNamespace()},
+    "unknown backend": {"arguments": {"attention_backend": "aiter"}},
+    "mixed flashmla": {"arguments": {"attention_backend": "flashmla", "enable_mixed_chunk": True}},
+    "compiled prefill": {
+        "arguments": {
+            "cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="tc_piecewise"))
+        }
+    },
+    "disaggregation_mode": {"arguments": {"disaggregation_mode": "prefill"}},
+    **{name: {"arguments": {name: "on"}} for name in refuse._FLAGS},
+    **{name: {"arguments": {name: 2}} for name in refuse._SIZES},
+}
+
+
+def reasons() -> dict[str, list[str]]:
+    return {name: list(refuse.start_reasons(context(**case))) for name, case in CASES.items()}
+
+
+def raised(action: Any, *arguments: Any) -> str:
+    try:
+        action(*arguments)
+    except (HostMismatch, Unsupported) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def hooks() -> dict[str, str]:
+    """Register, break one hook, rename one attribute: each must be noticed."""
+    facts = {"before": raised(build.check_host)}
+    plugin.register()
+    plugin.register()
+    HookRegistry.apply_hooks()
+    facts["applied"] = raised(build.check_host)
+    facts["hooks"] = str(sum(len(HookRegistry._hooks[target]) for target in plugin.TARGETS))
+    HookRegistry._patched.discard(plugin.TARGETS[2])
+    facts["one missing"] = raised(build.check_host)
+    HookRegistry._patched.add(plugin.TARGETS[2])
+    original = ScheduleBatch.prepare_for_extend
+    del ScheduleBatch.prepare_for_extend
+    facts["renamed"] = raised(build.check_host)
+
+    def other_parameters(batch: Any) -> None: ...
+
+    ScheduleBatch.prepare_for_extend = other_parameters
+    facts["other parameters"] = raised(build.check_host)
+    ScheduleBatch.prepare_for_extend = original
+    return facts
+
+
+def stock() -> str:
+    """Return the cache that serves when refusing hands over, or the error."""
+    from sglang.srt.mem_cache import registry
+
+    os.environ["IRMINSUL_ON_UNSUPPORTED"] = "stock"
+    registry.default_radix_cache_factory = lambda ctx: "stock cache"
+    return str(build.build_cache(context(is_hybrid_ssm=True)))
+
+
+def main() -> None:
+    facts = {
+        "clean": list(refuse.start_reasons(context())),
+        "willing": list(
+            refuse.start_reasons(context(arguments={"attention_backend": "own"}, backend=Willing()))
+        ),
+        "reasons": reasons(),
+        "several": raised(build.check_context, context(is_hybrid_swa=True, is_dsa=True)),
+        "hooks": hooks(),
+        "rows": [[row.target, row.resolved, row.detail] for row in compat.rows()],
+        "stock": stock(),
+    }
+    print("FACTS " + json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""What real SGLang engines do with irminsul, on the CPU, one process per engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hosts
+import pytest
+
+pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ALL = list(hosts.ENGINES)
+WHOLE = [name for name in ALL if "whole" in name]
+TINY = [name for name in ALL if "chunk128" in name]
+
+
+def facts(name: str) -> dict[str, Any]:
+    return hosts.facts(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+class TestDeltaZero:
+    """The same prompt again, computed in holes only: nothing may change."""
+
+    def test_tokens_equal_a_full_prefill(self, name: str) -> None:
+        cases = facts(name)["delta0"]["cases"]
+        assert [case["holes"] for case in cases if not case["tokens_equal"]] == []
+
+    def test_most_of_the_prompt_was_reused_at_delta_zero(self, name: str) -> None:
+        for case in facts(name)["delta0"]["cases"]:
+            assert case["deltas"] == [0]
+            assert case["cached"] == case["reused"]
+            assert case["reused"] >= 189 * 2 // 3 - 7 * case["holes"] - 3 * case["rounds"]
+
+    def test_as_many_holes_as_asked_for(self, name: str) -> None:
+        for case in facts(name)["delta0"]["cases"]:
+            if case["rounds"] == 1:
+                assert len(case["hole_lengths"][0]) == case["holes"]
+
+    def test_one_batch_of_two_requests_of_which_one_has_holes(self, name: str) -> None:
+        batch = facts(name)["delta0"]["batch"]
+        assert batch["together"]
+        assert batch["holed_equal"]
+        assert batch["fresh_equal"]
+        assert batch["cached"][0] > 0
+        assert batch["cached"][1] == 0
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_rows_of_every_layer_are_bit_equal_at_delta_zero(name: str) -> None:
+    cases = facts(name)["delta0"]["cases"]
+    assert [case["holes"] for case in cases] == [1, 2, 3, 4, 5, 6]
+    assert all(min(case["hole_lengths"][0]) >= 2 for case in cases)
+    assert [case["holes"] for case in cases if not case["rows_equal"]] == []
+
+
+@pytest.mark.parametrize("shift", ["later", "earlier"])
+@pytest.mark.parametrize("name", WHOLE)
+class TestShifted:
+    """A document that moved behind another header."""
+
+    def test_the_document_is_reused(self, name: str, shift: str) -> None:
+        moved = facts(name)["shifted"][shift]
+        assert moved["reused"] == moved["cached"] >= 290
+        assert moved["cold_cached"] == 0
+        assert (moved["deltas"][0] > 0) == (shift == "later")
+
+    def test_latents_are_copied_bit_for_bit_in_every_layer(self, name: str, shift: str) -> None:
+        assert facts(name)["shifted"][shift]["latent_copied"]
+
+    def test_layer_zero_is_what_the_model_computes_there(self, name: str, shift: str) -> None:
+        moved = facts(name)["shifted"][shift]
+        assert moved["latent_equals_model"]
+        assert moved["key"]["relative"] <= 3.0e-3
+        assert moved["key"]["ulps"] <= 2.0
+
+    def test_keys_without_rotation_would_be_far_off(self, name: str, shift: str) -> None:
+        moved = facts(name)["shifted"][shift]
+        assert moved["key_not_turned"]["relative"] > 100 * moved["key"]["relative"]
+
+    def test_logits_and_rows_equal_the_oracle_of_the_same_holes(
+        self, name: str, shift: str
+    ) -> None:
+        oracle = facts(name)["shifted"][shift]["oracle"]
+        # The unit is the engine's own bf16 error on a full prefill of the same prompt.
+        assert oracle["rows"] <= 2 * oracle["rows_cold"]
+        assert oracle["logits"] <= 2 * oracle["logits_cold"]
+        assert oracle["logits_apart"] > 5 * oracle["logits_cold"]
+        assert oracle["rows_apart"] > 2 * oracle["rows_cold"]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+class TestService:
+    """Requests as users send them."""
+
+    def test_tenants_never_share_and_one_tenant_does(self, name: str) -> None:
+        tenants = facts(name)["service"]["tenants"]
+        assert tenants["first"] == tenants["other"] == tenants["none"] == 0
+        assert tenants["same"] >= 180
+        assert tenants["none_again"] >= 180
+
+    def test_salts_are_told_apart_where_the_engine_has_them(self, name: str) -> None:
+        tenants = facts(name)["service"]["tenants"]
+        if "salted" not in tenants:
+            pytest.skip("this version has no cache_salt of its own")
+        assert tenants["salted"] == tenants["salted_joined"] == 0
+        assert tenants["salted_same"] >= 180
+
+    @pytest.mark.parametrize("option", ["false", "exact", "nonsense", "unknown_key"])
+    def test_opting_out_reuses_nothing(self, name: str, option: str) -> None:
+        assert facts(name)["service"]["opt_out"][option]["cached"] == 0
+
+    @pytest.mark.parametrize("option", ["true", "reuse", "absent"])
+    def test_reuse_is_the_default(self, name: str, option: str) -> None:
+        served = facts(name)["service"]["opt_out"][option]
+        assert 180 <= served["cached"] <= served["prompt"] - 1
+
+    def test_an_exact_request_never_decodes_on_approximate_rows(self, name: str) -> None:
+        exact = facts(name)["service"]["exact_rows"]
+        assert exact["tainted"] >= 180
+        assert exact["taint_differs"]
+        assert exact["cached"][:2] == [0, 0]
+        assert exact["cached"][2] > 250
+        assert exact["tokens_equal"]
+        assert exact["rows_equal"]
+
+    def test_the_engine_keeps_serving_when_the_planner_raises(self, name: str) -> None:
+        planner = facts(name)["service"]["planner"]
+        assert planner["cached"] == 0
+        assert planner["tokens_equal"]
+        assert planner["failures"] == 1
+        assert planner["reused_after"] >= 180
+        assert facts(name)["log"].count("planning failed") == 1
+
+    def test_logprobs(self, name: str) -> None:
+        logprobs = facts(name)["service"]["logprobs"]
+        assert logprobs["output_cached"] >= 180
+        assert logprobs["output_count"] == 8
+        assert logprobs["prompt_cached"] == 0
+        assert logprobs["prompt_count"] == logprobs["prompt_length"]
+
+    def test_documents_in_another_order(self, name: str) -> None:
+        order = facts(name)["service"]["order"]
+        assert 600 <= order["cached"] < order["prompt"]
+        assert order["deltas"] == 4
+        assert order["tiles"]
+
+    def test_a_flush_forgets_everything(self, name: str) -> None:
+        flush = facts(name)["service"]["flush"]
+        assert flush["before"] >= 180
+        assert flush["after"] == 0
+        assert flush["again"] >= 180
+
+    def test_aborted_requests_leave_the_others_alone(self, name: str) -> None:
+        abort = facts(name)["service"]["abort"]
+        assert "abort" in abort["ends"]
+        assert abort["bystander_equal"]
+        assert abort["after"] >= 350
+
+
+@pytest.mark.parametrize("name", TINY)
+class TestPressure:
+    """A pool far too small for its load."""
+
+    def test_every_answer_came_and_counts_stay_below_the_prompt(self, name: str) -> None:
+        storm = facts(name)["pressure"]["storm"]
+        assert storm["answers"] + storm["aborted"] >= 24
+        assert storm["too_many"] == []
+        assert storm["cached"] > storm["prompt"] // 10
+
+    def test_more_was_recorded_than_the_pool_holds(self, name: str) -> None:
+        assert facts(name)["counts"]["recorded_tokens"] > 2 * facts(name)["pressure"]["pool"]
+
+    def test_retracted_requests_finish(self, name: str) -> None:
+        retraction = facts(name)["pressure"]["retraction"]
+        assert retraction["retractions"] > 0
+        assert retraction["lengths"] == [200] * 4
+        assert all(
+            cached < prompt
+            for cached, prompt in zip(retraction["cached"], retraction["prompts"], strict=True)
+        )
+
+
+@pytest.mark.parametrize("name", ALL)
+class TestNeverStale:
+    """Every row that any request of the engine ever held."""
+
+    def test_every_row_belongs_to_its_token_and_position(self, name: str) -> None:
+        stale = facts(name)["stale"]
+        assert stale["checked"] > 1000
+        assert stale["wrong_latent"] == 0
+        assert stale["wrong_keys"] == 0
+
+    def test_no_slot_was_read_and_written_or_written_twice(self, name: str) -> None:
+        assert facts(name)["stale"]["untouched"] == {"read_and_written": 0, "written_twice": 0}
+
+    def test_nothing_fell_back_unasked(self, name: str) -> None:
+        reasons = set(facts(name)["counts"]["fallback"])
+        asked = {"exact", "bad_option", "planner", "prompt_logprobs", "batch_prompt_logprobs"}
+        assert reasons <= asked

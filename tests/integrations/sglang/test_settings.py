@@ -1,0 +1,75 @@
+"""Environment and file -> settings, and every way to get them wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from irminsul.errors import InvalidParams
+from irminsul.integrations.sglang import settings
+from irminsul.integrations.sglang.settings import Settings
+
+
+def test_defaults() -> None:
+    assert settings.load({}) == Settings()
+
+
+def test_variables_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "irminsul.json"
+    file.write_text(json.dumps({"mode": "exact", "min_span": 48, "log_interval": 5}))
+    loaded = settings.load({"IRMINSUL_CONFIG": str(file), "IRMINSUL_MIN_SPAN": "64"})
+    assert (loaded.mode, loaded.min_span, loaded.log_interval) == ("exact", 64, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ({"min_spam": 1}, "min_spam"),
+        ({"mode": "fast"}, "fast"),
+        ({"min_span": "48"}, "min_span"),
+        ({"min_span": True}, "min_span"),
+        ([], "object"),
+    ],
+)
+def test_a_wrong_file_names_the_culprit(tmp_path: Path, content: object, named: str) -> None:
+    file = tmp_path / "irminsul.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(InvalidParams, match=named):
+        settings.load({"IRMINSUL_CONFIG": str(file)})
+
+
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParams, match="cannot be read"):
+        settings.load({"IRMINSUL_CONFIG": str(tmp_path / "absent.json")})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("IRMINSUL_MIN_SPAN", "many"),
+        ("IRMINSUL_MODE", "both"),
+        ("IRMINSUL_ON_UNSUPPORTED", "ignore"),
+        ("IRMINSUL_LOG_INTERVAL", "soon"),
+    ],
+)
+def test_a_wrong_variable_names_itself(name: str, value: str) -> None:
+    with pytest.raises(InvalidParams, match=f"{name}.*{value}"):
+        settings.load({name: value})
+
+
+def test_overrides_leave_the_library_its_defaults() -> None:
+    assert settings.policy_overrides(Settings()) == {}
+    assert settings.chunk_overrides(Settings()) == {}
+    changed = dataclasses.replace(Settings(), sink_tokens=0, chunk_avg=256)
+    assert settings.policy_overrides(changed) == {"sink_tokens": 0}
+    assert settings.chunk_overrides(changed) == {"avg": 256}
+
+
+def test_every_setting_is_documented() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "sglang.md").read_text()
+    for field in dataclasses.fields(Settings):
+        if not field.name.startswith("test_"):
+            assert f"IRMINSUL_{field.name.upper()}" in page

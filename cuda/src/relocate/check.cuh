@@ -5,8 +5,8 @@
 // error; finding it must cost neither a sort nor a host synchronisation. Every row first signs the
 // word of its source and of its target slot, then reads both back: a target whose word holds
 // another name than its own was signed by a second row, and a source whose word holds a target's
-// name is written by somebody. Words that no row of this call signed are never read, so they need no
-// clearing, and the cost follows the rows, not the size of the pool.
+// name is written by somebody. Words that no row of this call signed are never read, so they need
+// no clearing, and the cost follows the rows, not the size of the pool.
 // Tried on paper and dropped: a bitmap of the pool (clearing it is a launch of its own, and grows
 // with the pool), sorting (several launches), a hash table (clearing again).
 #pragma once

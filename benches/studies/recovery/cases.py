@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from irminsul import Policy
 from irminsul.traces.bound import seen_before
 from irminsul.traces.radix import RadixCache
 from irminsul.traces.replay import IrminsulCache, Outcome
@@ -30,6 +29,7 @@ class Recovery:
     irminsul: float
     bound: float
     spans_per_prompt: float
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,12 @@ def replay(prompts: Sequence[Tokens], cache: IrminsulCache) -> list[Outcome]:
     return [cache.serve(prompt) for prompt in prompts]
 
 
-def recovery(prompts: Sequence[Tokens], policy: Policy | None = None) -> Recovery:
+def recovery(prompts: Sequence[Tokens]) -> Recovery:
     """Everything is kept. The first tokens of a prompt count only as part of an exact prefix."""
-    outcomes = replay(prompts, IrminsulCache(policy=policy))
+    outcomes = replay(prompts, IrminsulCache())
     seen = seen_before(prompts)
     total = sum(outcome.prompt for outcome in outcomes)
     prefix = sum(outcome.prefix for outcome in outcomes)
-    reused = sum(outcome.reused for outcome in outcomes)
     within_reach = sum(
         int(marks[max(outcome.prefix, SINK_TOKENS) :].sum())
         for marks, outcome in zip(seen, outcomes, strict=True)
@@ -74,10 +73,20 @@ def recovery(prompts: Sequence[Tokens], policy: Policy | None = None) -> Recover
         prompts=len(prompts),
         tokens=total,
         prefix=_percent(prefix, total),
-        irminsul=_percent(prefix + reused, total),
+        irminsul=served_percent(outcomes),
         bound=_percent(prefix + within_reach, total),
-        spans_per_prompt=round(sum(o.spans for o in outcomes) / len(outcomes), 2),
+        spans_per_prompt=spans_per_prompt(outcomes),
+        depth=max(outcome.depth for outcome in outcomes),
     )
+
+
+def served_percent(outcomes: Sequence[Outcome]) -> float:
+    total = sum(outcome.prompt for outcome in outcomes)
+    return _percent(sum(outcome.prefix + outcome.reused for outcome in outcomes), total)
+
+
+def spans_per_prompt(outcomes: Sequence[Outcome]) -> float:
+    return round(sum(outcome.spans for outcome in outcomes) / len(outcomes), 2)
 
 
 def capacities(prompts: Sequence[Tokens]) -> dict[str, int]:
@@ -95,10 +104,9 @@ def finite(prompts: Sequence[Tokens], capacity: int) -> Finite:
     for prompt in prompts:
         prefix += min(plain.match(prompt)[0], len(prompt) - 1)
         plain.insert(prompt)
-    outcomes = replay(prompts, IrminsulCache(capacity))
-    total = sum(outcome.prompt for outcome in outcomes)
-    served = sum(outcome.prefix + outcome.reused for outcome in outcomes)
-    return Finite(capacity, _percent(prefix, total), _percent(served, total))
+    total = sum(map(len, prompts))
+    served = served_percent(replay(prompts, IrminsulCache(capacity)))
+    return Finite(capacity, _percent(prefix, total), served)
 
 
 def shuffled_batches(

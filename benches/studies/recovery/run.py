@@ -18,6 +18,7 @@ import numpy as np
 import prompts
 from irminsul import Policy
 from irminsul.tokenizer import Encoder, load_tokenizer
+from irminsul.traces.replay import IrminsulCache
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -67,15 +68,11 @@ class Study:
                 rival=("prefix cache", result.prefix),
                 samples=result.prompts,
             )
-            yield row("matching.1", name, "upper_bound", result.bound, samples=result.prompts)
-            yield row(
-                "matching.1",
-                name,
-                "spans_per_prompt",
-                result.spans_per_prompt,
-                unit="spans",
-                samples=result.prompts,
-            )
+            samples = result.prompts
+            spans = result.spans_per_prompt
+            yield row("matching.1", name, "upper_bound", result.bound, samples=samples)
+            yield row("matching.1", name, "spans", spans, unit="per prompt", samples=samples)
+            yield row("matching.1", name, "largest_depth", result.depth, unit="", samples=samples)
 
     def finite(self) -> Iterator[Row]:
         for name, corpus in self._sets():
@@ -136,13 +133,12 @@ class Study:
 
     def ablation(self) -> Iterator[Row]:
         for name, corpus in self._sets():
-            for label, policy in ABLATIONS.items():
-                result = cases.recovery(corpus, policy)
-                case = f"{name}, {label}"
-                yield row("matching.1", case, "prefix_and_reuse", result.irminsul)
-                yield row(
-                    "matching.1", case, "spans_per_prompt", result.spans_per_prompt, unit="spans"
-                )
+            for label, policy in ABLATIONS.items() if name in BARS else ():
+                outcomes = cases.replay(corpus, IrminsulCache(policy=policy))
+                case, served = f"{name}, {label}", cases.served_percent(outcomes)
+                spans = cases.spans_per_prompt(outcomes)
+                yield row("matching.1", case, "prefix_and_reuse", served)
+                yield row("matching.1", case, "spans_per_prompt", spans, unit="spans")
 
     def _sets(self) -> Iterator[tuple[str, list[prompts.Tokens]]]:
         for name in prompts.sets(self._traces):

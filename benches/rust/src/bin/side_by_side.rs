@@ -1,0 +1,309 @@
+//! The core and its peers in turns on the same ids -> one JSON file.
+//!
+//! All candidates of a case run in rounds, one after the other, so that whatever else the machine
+//! does falls on each of them. Times are the thread's own processor time. The figure is the median
+//! over the rounds; the best is kept too.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use cpu_time::ThreadTime;
+use irminsul::{ChunkParams, Cutter, Namespace, chunk, chunk_bounds, fingerprint};
+use irminsul_benches::{bytes, registry, text, uniform};
+use serde_json::{Value, json};
+
+type Candidate<'a> = (&'a str, Box<dyn FnMut() + 'a>);
+
+/// Times of one candidate in nanoseconds, sorted.
+struct Times(Vec<f64>);
+
+impl Times {
+    fn median(&self) -> f64 {
+        self.0[self.0.len() / 2]
+    }
+
+    fn best(&self) -> f64 {
+        self.0[0]
+    }
+}
+
+/// Runs all candidates in turns, each long enough to be timed.
+fn rounds<'a>(mut candidates: Vec<Candidate<'a>>, count: usize) -> BTreeMap<&'a str, Times> {
+    let mut times: BTreeMap<&str, Times> = BTreeMap::new();
+    for round in 0..=count {
+        for (name, run) in &mut candidates {
+            let start = ThreadTime::now();
+            run();
+            let nanoseconds = start.elapsed().as_nanos() as f64;
+            // The first round warms caches up.
+            if round > 0 {
+                times
+                    .entry(name)
+                    .or_insert_with(|| Times(Vec::new()))
+                    .0
+                    .push(nanoseconds);
+            }
+        }
+    }
+    for Times(samples) in times.values_mut() {
+        samples.sort_by(f64::total_cmp);
+    }
+    times
+}
+
+/// One row of the results file.
+struct Row<'a> {
+    bar_id: &'a str,
+    case: String,
+    metric: &'a str,
+    unit: &'a str,
+    bar: &'a str,
+    samples: usize,
+}
+
+impl Row<'_> {
+    fn json(&self, value: f64, best: f64, rival: Option<(&str, f64)>) -> Value {
+        json!({
+            "bar_id": self.bar_id, "case": self.case, "metric": self.metric, "unit": self.unit,
+            "value": round(value), "best": round(best), "bar": self.bar, "samples": self.samples,
+            "rival": rival.map(|(name, _)| name), "rival_value": rival.map(|(_, value)| round(value)),
+        })
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+/// Repeats short work so that one timing takes tens of microseconds.
+fn repeat<'a, T>(times: usize, mut work: impl FnMut() -> T + 'a) -> Box<dyn FnMut() + 'a> {
+    Box::new(move || {
+        for _ in 0..times {
+            black_box(work());
+        }
+    })
+}
+
+fn scalar(tokens: &[u32], params: &ChunkParams) -> u64 {
+    let mut cutter = Cutter::new(params);
+    let mut start = 0;
+    let mut sum = 0;
+    for (at, &token) in tokens.iter().enumerate() {
+        if cutter.push(token).is_some() {
+            sum ^= fingerprint(&tokens[start..=at]);
+            start = at + 1;
+        }
+    }
+    sum
+}
+
+/// A rolling Gear hash over bytes with the published crate, and a hash of each chunk.
+fn gearhash_chunks(data: &[u8]) -> u64 {
+    let mut hasher = gearhash::Hasher::default();
+    let (mut start, mut at, mut sum) = (0, 0, 0);
+    // 512 bytes on average, as many as 128 ids take.
+    while let Some(boundary) = hasher.next_match(&data[at..], 0xFF80_0000_0000_0000) {
+        at += boundary;
+        if at - start >= 256 {
+            sum ^= twox_hash::XxHash64::oneshot(0, &data[start..at]);
+            start = at;
+        }
+    }
+    sum
+}
+
+fn fastcdc_chunks(data: &[u8]) -> u64 {
+    let chunks = fastcdc::v2020::FastCDC::new(data, 256, 512, 2048);
+    chunks.fold(0, |sum, c| {
+        sum ^ twox_hash::XxHash64::oneshot(0, &data[c.offset..c.offset + c.length])
+    })
+}
+
+/// Chunkers of bytes from the package index; each chunk is hashed as ours are.
+const PEERS: [&str; 2] = ["gearhash crate + xxHash64", "fastcdc crate + xxHash64"];
+
+fn chunking(rows: &mut Vec<Value>) {
+    let default = ChunkParams::default();
+    let large = ChunkParams::new(128, 512, 2048, 0).expect("valid sizes");
+    for (length, times, samples) in [
+        (1 << 10, 64, 301),
+        (1 << 13, 8, 301),
+        (1 << 17, 1, 301),
+        (1 << 24, 1, 7),
+    ] {
+        for (ids, tokens) in [
+            ("text-like ids", text(1, length)),
+            ("uniform ids", uniform(1, length)),
+        ] {
+            let data = bytes(&tokens);
+            let candidates: Vec<Candidate<'_>> = vec![
+                ("bounds", repeat(times, || chunk_bounds(&tokens, &default))),
+                (
+                    "bounds, 128/512/2048",
+                    repeat(times, || chunk_bounds(&tokens, &large)),
+                ),
+                ("chunks", repeat(times, || chunk(&tokens, &default))),
+                (
+                    "chunks, 128/512/2048",
+                    repeat(times, || chunk(&tokens, &large)),
+                ),
+                (
+                    "scalar reference",
+                    repeat(times, || scalar(&tokens, &default)),
+                ),
+                (
+                    "gearhash crate + xxHash64",
+                    repeat(times, || gearhash_chunks(&data)),
+                ),
+                (
+                    "fastcdc crate + xxHash64",
+                    repeat(times, || fastcdc_chunks(&data)),
+                ),
+            ];
+            let timed = rounds(candidates, samples);
+            let rate = |nanoseconds: f64| 1000.0 * (length * times) as f64 / nanoseconds;
+            let rival = |name| Some((name, rate(timed[name].median())));
+            let slower = |peer| timed[PEERS[0]].median() > timed[peer].median();
+            let fastest = if slower(PEERS[1]) { PEERS[1] } else { PEERS[0] };
+            for (name, bar_id, bar) in [
+                ("bounds", "core.1", ">= 3000"),
+                ("bounds, 128/512/2048", "core.1", ">= 3000"),
+                ("chunks", "core.2", ">= 1500"),
+                ("chunks, 128/512/2048", "core.2", ">= 1500"),
+            ] {
+                let bar = if length == 1 << 17 { bar } else { "" };
+                let case = format!("{name}, {length} {ids}");
+                let row = Row {
+                    bar_id,
+                    case,
+                    metric: "throughput",
+                    unit: "M tokens/s",
+                    bar,
+                    samples,
+                };
+                let (median, best) = (rate(timed[name].median()), rate(timed[name].best()));
+                for peer in ["scalar reference", fastest] {
+                    rows.push(row.json(median, best, rival(peer)));
+                }
+            }
+        }
+    }
+}
+
+fn lookups(rows: &mut Vec<Value>) {
+    let namespace = Namespace::default();
+    let prompt = text(1, 1 << 17);
+    let shifted = [&text(2, 100)[..], &prompt].concat();
+    let samples = 101;
+    for windows in [false, true] {
+        let (full, other) = (registry(&prompt, windows), registry(&[], windows));
+        let candidates: Vec<Candidate<'_>> = vec![
+            (
+                "all known at delta 0",
+                repeat(1, || full.lookup(&prompt, &namespace, 0)),
+            ),
+            (
+                "all known, shifted by 100",
+                repeat(1, || full.lookup(&shifted, &namespace, 0)),
+            ),
+            (
+                "nothing known",
+                repeat(1, || other.lookup(&prompt, &namespace, 0)),
+            ),
+            ("chunks alone", repeat(1, || chunk(&prompt, full.params()))),
+        ];
+        let timed = rounds(candidates, samples);
+        let alone = timed["chunks alone"].median() / 1000.0;
+        for (name, times) in &timed {
+            let (bar_id, bar) = match (*name, windows) {
+                ("chunks alone", _) => continue,
+                ("nothing known", false) => ("core.5", "<= 120"),
+                ("nothing known", true) => ("core.6", "<= 600"),
+                _ => ("core.4", "<= 150"),
+            };
+            let case = format!("{name}, 131072 text-like ids, windows {windows}");
+            let row = Row {
+                bar_id,
+                case,
+                metric: "lookup",
+                unit: "us",
+                bar,
+                samples,
+            };
+            let (median, best) = (times.median() / 1000.0, times.best() / 1000.0);
+            rows.push(row.json(
+                median,
+                best,
+                Some(("chunking and fingerprints alone", alone)),
+            ));
+        }
+    }
+}
+
+/// Time for each token of a lookup that finds nothing, from 128k to 16M tokens.
+fn linearity(rows: &mut Vec<Value>) {
+    let namespace = Namespace::default();
+    let registry = registry(&[], true);
+    let (short, long) = (text(3, 1 << 17), text(3, 1 << 24));
+    let samples = 7;
+    let candidates: Vec<Candidate<'_>> = vec![
+        (
+            "short",
+            repeat(1, || registry.lookup(&short, &namespace, 0)),
+        ),
+        ("long", repeat(1, || registry.lookup(&long, &namespace, 0))),
+    ];
+    let timed = rounds(candidates, samples);
+    let each = |name: &str, length: f64, times: fn(&Times) -> f64| times(&timed[name]) / length;
+    let (short_len, long_len) = (f64::from(1 << 17), f64::from(1 << 24));
+    let case = "nothing known, 16777216 text-like ids, windows true".to_owned();
+    let row = Row {
+        bar_id: "core.7",
+        case,
+        metric: "time per token",
+        unit: "ns",
+        bar: "linear",
+        samples,
+    };
+    let rival = Some(("131072 ids", each("short", short_len, Times::median)));
+    rows.push(row.json(
+        each("long", long_len, Times::median),
+        each("long", long_len, Times::best),
+        rival,
+    ));
+}
+
+fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or("?");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("?");
+    #[cfg(target_arch = "x86_64")]
+    let vectors = if is_x86_feature_detected!("avx512f") {
+        "AVX-512"
+    } else {
+        "AVX2 or less"
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let vectors = "no x86 vectors";
+    let model = model.trim_matches([' ', ':', '\t']);
+    format!("{model}, {cores} cores, {vectors}, load average {load} at the start")
+}
+
+fn main() -> std::io::Result<()> {
+    let path = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "results.json".to_owned());
+    let machine = machine();
+    let mut rows = Vec::new();
+    chunking(&mut rows);
+    lookups(&mut rows);
+    linearity(&mut rows);
+    let command = "cargo run --release --manifest-path benches/rust/Cargo.toml --bin side_by_side";
+    let results = json!({ "machine": machine, "command": command, "rows": rows });
+    std::fs::write(path, serde_json::to_string_pretty(&results)? + "\n")
+}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from irminsul.demo.model import TinyModel
 
 ROOT = Path(__file__).parents[3]

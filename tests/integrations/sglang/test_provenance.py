@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from irminsul.integrations.sglang import provenance
 from irminsul.integrations.sglang.provenance import Moved, NodeRecord
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
-
 from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import selfcheck
 from irminsul.rotation import RopeTable
+from torch import Tensor, nn
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from irminsul.errors import InvalidParams
 from irminsul.integrations.sglang import settings
 from irminsul.integrations.sglang.settings import Settings

@@ -14,17 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.radix_cache import RadixKey
-
 from irminsul import Policy, Registry, Reuse
 from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import record_of
 from irminsul.integrations.sglang.provenance import Moved
 from irminsul.integrations.sglang.settings import Settings
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
 
 SIZE = 1600
 NOTHING = -1

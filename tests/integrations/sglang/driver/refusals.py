@@ -8,14 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from irminsul.errors import HostMismatch, Unsupported
+from irminsul.integrations.sglang import build, compat, plugin, refuse
 from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
 from sglang.srt.plugins.hook_registry import HookRegistry
-
-from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import build, compat, plugin, refuse
 
 
 class Anything(SimpleNamespace):

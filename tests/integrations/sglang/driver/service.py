@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
-
 from host import Host, answer
 from text import Writer
 
@@ -126,7 +126,9 @@ def _logprobs(host: Host, writer: Writer) -> dict[str, Any]:
 def _reordered(host: Host, writer: Writer) -> dict[str, Any]:
     """Four documents in another order behind another header."""
     documents = [writer.text(160) for _ in range(4)]
-    host.run(writer.text(40) + sum(documents, []), "order-donor")
+    host.run(
+        writer.text(40) + [token for document in documents for token in document], "order-donor"
+    )
     prompt = writer.text(55)
     for index in (2, 0, 3, 1):
         prompt += documents[index] + writer.text(5)
@@ -143,7 +145,7 @@ def _reordered(host: Host, writer: Writer) -> dict[str, Any]:
 def _tiles(plan: dict[str, Any]) -> bool:
     """Every position of the round is computed or moved, exactly once."""
     parts = sorted([tuple(hole) for hole in plan["holes"]] + [s[:2] for s in plan["spans"]])
-    joined = all(left[1] == right[0] for left, right in zip(parts, parts[1:], strict=False))
+    joined = all(left[1] == right[0] for left, right in itertools.pairwise(parts))
     return joined and parts[0][0] == plan["prefix"]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from host import Host, answer
 from oracle import LATENT, Oracle
 from text import VOCABULARY, Writer
+from torch import Tensor
 
 
 def run(host: Host) -> dict[str, Any]:
@@ -46,7 +45,10 @@ def _moved(host: Host, prompt: list[int], rid: str) -> dict[str, Any]:
         "key": _key_errors(rows[0, positions, LATENT:], computed[0, positions, LATENT:]),
         "key_not_turned": _key_errors(donors[0, :, LATENT:], computed[0, positions, LATENT:]),
     }
-    moved = {int(p): (int(d), donors[:, i]) for i, (p, d) in enumerate(zip(positions, deltas))}
+    moved = {
+        int(position): (int(deltas[index]), donors[:, index])
+        for index, position in enumerate(positions)
+    }
     tokens = torch.tensor(prompt)
     facts["oracle"] = _against_oracle(
         Oracle(host.config["model"]), tokens, moved, (rows, got), (computed, cold)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from host import Host
 from oracle import LATENT, Oracle
 from text import VOCABULARY
+from torch import Tensor
 
 
 def run(host: Host) -> dict[str, Any]:

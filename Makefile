@@ -59,7 +59,7 @@ demo: $(VENV)/.complete .hosts/$(DEMO_SGLANG)/.complete build ## an agent conver
 	PYTHONPATH=.hosts/$(DEMO_SGLANG) $(BIN)/irminsul demo $(DEMO_ARGS)
 
 .PHONY: test
-test: setup lint ## every check: linters, cargo test, pytest on every SGLang version
+test: setup cuda lint wheel ## every check: linters, cargo test, pytest on every SGLang version
 	cargo test --workspace --quiet
 	$(BIN)/python -m pytest
 

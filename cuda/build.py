@@ -17,10 +17,12 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from resources import Resources, parse_resources, print_resources
 
 ROOT = Path(__file__).resolve().parent
 REPOSITORY = ROOT.parent
@@ -71,25 +73,12 @@ class Toolchain:
         return found.group(1) if found else "unknown"
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What the compiler says about one kernel."""
-
-    source: str
-    kernel: str
-    registers: int
-    shared_bytes: int
-    stack_bytes: int
-    spill_bytes: int
-
-
 def find_toolchain(nvcc: Path | None = None) -> Toolchain | None:
     """Return the first toolchain: the one asked for, this Python's wheels, CUDA_HOME, the PATH."""
-    wheels = Path(sysconfig.get_paths()["purelib"])
     home = os.environ.get("CUDA_HOME")
     candidates = [
         nvcc,
-        wheels / "nvidia/cu13/bin/nvcc",
+        *(folder / "nvidia/cu13/bin/nvcc" for folder in _wheel_folders()),
         Path(home) / "bin/nvcc" if home else None,
         Path(found) if (found := shutil.which("nvcc")) else None,
     ]
@@ -97,6 +86,11 @@ def find_toolchain(nvcc: Path | None = None) -> Toolchain | None:
         if candidate is not None and candidate.is_file():
             return _toolchain_of(candidate.resolve())
     return None
+
+
+def _wheel_folders() -> list[Path]:
+    """Return where wheels may be; an isolated build has them on the path, not in site-packages."""
+    return [Path(entry) for entry in sys.path if entry.endswith("site-packages")]
 
 
 def _toolchain_of(nvcc: Path) -> Toolchain:
@@ -107,7 +101,7 @@ def _toolchain_of(nvcc: Path) -> Toolchain:
         raise ToolchainError(
             f"{nvcc}: no libcudart_static.a beside it; install nvidia-cuda-runtime"
         )
-    around = [*nvcc.parents, Path(sysconfig.get_paths()["purelib"])]
+    around = [*nvcc.parents, *_wheel_folders()]
     headers = [folder / "cutlass_library/source/include" for folder in around]
     cutlass = os.environ.get("CUTLASS_HOME")
     if cutlass:
@@ -199,37 +193,6 @@ def _fingerprint(source: Path, settings: list[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def parse_resources(source: str, report: str) -> list[Resources]:
-    """Read what ``ptxas -v`` printed."""
-    kernels = []
-    for part in report.split("Compiling entry function '")[1:]:
-
-        def number(pattern: str, text: str = part) -> int:
-            found = re.search(pattern, text)
-            return int(found.group(1)) if found else 0
-
-        spilled = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
-        kernels.append(
-            Resources(
-                source=source,
-                kernel=_demangle(part.split("'", 1)[0]),
-                registers=number(r"Used (\d+) registers"),
-                shared_bytes=number(r"(\d+) bytes smem"),
-                stack_bytes=number(r"(\d+) bytes stack frame"),
-                spill_bytes=spilled,
-            )
-        )
-    return kernels
-
-
-def _demangle(symbol: str) -> str:
-    tool = shutil.which("c++filt")
-    if tool is None:
-        return symbol
-    name = subprocess.run([tool, symbol], capture_output=True, text=True, check=True).stdout.strip()
-    return re.sub(r"^void |\(.*\)$", "", name).replace("irminsul::", "")
-
-
 def _check_resources(resources: list[Resources], allow_spills: bool) -> None:
     wasteful = [kernel for kernel in resources if kernel.spill_bytes or kernel.stack_bytes]
     if wasteful and not allow_spills:
@@ -256,16 +219,6 @@ def _link(toolchain: Toolchain, objects: list[Path], out: Path) -> None:
         raise BuildError(f"linking {out}:\n{result.stdout}{result.stderr}")
     # Another process may have the old file mapped; a rename leaves its copy alone.
     partial.replace(out)
-
-
-def print_resources(resources: list[Resources]) -> None:
-    """Print one line a kernel."""
-    print(f"{'kernel':<60}{'registers':>10}{'smem':>8}{'stack':>7}{'spill':>7}")
-    for kernel in resources:
-        print(
-            f"{kernel.kernel:<60}{kernel.registers:>10}{kernel.shared_bytes:>8}"
-            f"{kernel.stack_bytes:>7}{kernel.spill_bytes:>7}"
-        )
 
 
 def main() -> int:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from irminsul.integrations.sglang import planner, testing
-from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
 from irminsul.rotation import RopeTable, relocate_rows
+
+if TYPE_CHECKING:
+    from irminsul.integrations.sglang.cache import IrminsulRadixCache
 
 
 class Hooks:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
+BAR_LENGTH = 32_768  # prompt length that the bars speak of; others are reported beside them
 SINK_TOKENS = 32  # rows computed at these positions stay where they are
 
 
@@ -105,7 +106,7 @@ def energy(engine: Any, prompts: Prompts, repeats: int) -> dict[str, float]:
     return {"cold": cold, "two_holes": moved, "prefix": prefix}
 
 
-def row(bar_id: str, case: str, taken: Any, rival: str, bar: str) -> dict[str, Any]:
+def row(bar_id: str, case: str, taken: Any, rival: str, bar: str | None) -> dict[str, Any]:
     """Return one result: the median of the pairwise ratios, with the spread beside it."""
     mine = [milliseconds for milliseconds, _ in taken[case]]
     other = [milliseconds for milliseconds, _ in taken[rival]]
@@ -139,7 +140,7 @@ def report(taken: Any, joules: dict[str, float], length: int) -> list[dict[str, 
         row("sglang.1", "two_holes", taken, "prefix", "<= 1.10"),
         row("sglang.1", "two_holes", taken, "cold", "<= 0.125"),
         row("sglang.1", "nine_holes", taken, "prefix", "<= 1.50"),
-        row("sglang.1", "prefix", taken, "cold", "informational"),
+        row("sglang.1", "prefix", taken, "cold", None),
     ]
     if joules:
         rows.append(
@@ -156,6 +157,8 @@ def report(taken: Any, joules: dict[str, float], length: int) -> list[dict[str, 
                 "joules": {case: round(value, 2) for case, value in joules.items()},
             }
         )
+    if length != BAR_LENGTH:
+        rows = [{**entry, "bar_id": f"{entry['bar_id']}-{length}", "bar": None} for entry in rows]
     return [{**entry, "prompt_tokens": length} for entry in rows]
 
 
@@ -208,7 +211,7 @@ def main() -> None:
     for entry in rows:
         print(
             f"{entry['prompt_tokens']:>6} {entry['case']:<11} {entry['metric']:<40} "
-            f"{entry['value']:<8} bar {entry['bar']:<10} {entry.get('median_ms', '')} ms "
+            f"{entry['value']:<8} bar {entry['bar'] or 'none':<10} {entry.get('median_ms', '')} ms "
             f"vs {entry.get('rival_median_ms', '')} ms, cached {entry.get('cached_tokens', '')}"
         )
 

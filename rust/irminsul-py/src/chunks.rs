@@ -211,9 +211,9 @@ pub(crate) fn chunk_many(
         }
         Vec::new()
     };
-    let total = many.iter().map(Vec::len).sum();
+    let total = many.iter().map(|tokens| tokens.len()).sum();
     let texts: Vec<&[u32]> = if ends.is_empty() {
-        many.iter().map(Vec::as_slice).collect()
+        many.iter().map(|tokens| &tokens[..]).collect()
     } else {
         ends.windows(2)
             .map(|pair| &many[0][pair[0]..pair[1]])

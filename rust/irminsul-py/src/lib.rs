@@ -18,6 +18,7 @@ mod raw;
 mod registry;
 mod reuse;
 mod reuse_plan;
+mod scratch;
 mod tokens;
 
 use pyo3::prelude::*;

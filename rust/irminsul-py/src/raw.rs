@@ -11,6 +11,8 @@ use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::scratch::Tokens;
+
 /// The items of a contiguous buffer; `None` for any other.
 ///
 /// The interpreter lock is held from first to last item, so no Python code changes them meanwhile.
@@ -29,7 +31,7 @@ pub(crate) fn items<'a, T: Element>(
 
 /// The ids, if every item is an exact `int` in [0, 2^30).
 #[cfg(not(Py_LIMITED_API))]
-pub(crate) fn small_ints(list: &Bound<'_, PyList>) -> Option<Vec<u32>> {
+pub(crate) fn small_ints(list: &Bound<'_, PyList>) -> Option<Tokens> {
     use pyo3::ffi::PyList_GET_ITEM;
     use pyo3::sync::critical_section::with_critical_section;
 
@@ -39,7 +41,7 @@ pub(crate) fn small_ints(list: &Bound<'_, PyList>) -> Option<Vec<u32>> {
     // Without a global lock, another thread could resize the list meanwhile.
     with_critical_section(list, || {
         let len = list.len();
-        let mut ids = Vec::with_capacity(len);
+        let mut ids = Tokens::with_room(len);
         for index in 0..len {
             // Safety: `index` is below the length, no Python code runs in between, and the item
             // stays alive as long as the list, which nobody else can change now.
@@ -53,7 +55,7 @@ pub(crate) fn small_ints(list: &Bound<'_, PyList>) -> Option<Vec<u32>> {
 
 /// The stable ABI does not show an integer's digits.
 #[cfg(Py_LIMITED_API)]
-pub(crate) fn small_ints(_: &Bound<'_, PyList>) -> Option<Vec<u32>> {
+pub(crate) fn small_ints(_: &Bound<'_, PyList>) -> Option<Tokens> {
     None
 }
 

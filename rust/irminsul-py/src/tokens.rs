@@ -1,4 +1,4 @@
-//! Lists, buffers and CPU tensors of token ids -> a vector of u32.
+//! Lists, buffers and CPU tensors of token ids -> u32 ids in memory of our own.
 //!
 //! Knows nothing of what the ids are used for. It always copies: other threads may write to a
 //! foreign buffer while the interpreter lock is released.
@@ -10,6 +10,7 @@ use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 
 use crate::failure::Failure;
 use crate::raw;
+use crate::scratch::Tokens;
 
 /// Above this many tokens a call releases the interpreter lock; below, handing the lock over costs
 /// more than it frees.
@@ -25,7 +26,7 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl Send + Fn
 }
 
 /// Copies the ids out of any supported object; strided buffers are read element by element.
-pub(crate) fn token_ids(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
+pub(crate) fn token_ids(object: &Bound<'_, PyAny>) -> Result<Tokens, Failure> {
     if let Ok(list) = object.cast::<PyList>() {
         if let Some(tokens) = raw::small_ints(list) {
             return Ok(tokens);
@@ -36,8 +37,13 @@ pub(crate) fn token_ids(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> 
         return from_items(tuple.len(), tuple.iter());
     }
     if let Ok(range) = object.cast::<PyRange>() {
+        // A range may be far longer than memory; its last item is out of range then.
+        let len = range.len()?;
+        if len > 0 {
+            token_id(len - 1, &range.get_item(len - 1)?)?;
+        }
         let items = range.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-        return from_items(items.len(), items.into_iter());
+        return from_items(len, items.into_iter());
     }
     if let Ok(buffer) = PyUntypedBuffer::get(object) {
         return from_buffer(object, &buffer);
@@ -73,8 +79,8 @@ fn type_name(object: &Bound<'_, PyAny>) -> String {
 fn from_items<'py>(
     len: usize,
     items: impl Iterator<Item = Bound<'py, PyAny>>,
-) -> Result<Vec<u32>, Failure> {
-    let mut tokens = Vec::with_capacity(len);
+) -> Result<Tokens, Failure> {
+    let mut tokens = Tokens::with_room(len);
     for (index, item) in items.enumerate() {
         tokens.push(token_id(index, &item)?);
     }
@@ -106,7 +112,7 @@ fn token_id(index: usize, item: &Bound<'_, PyAny>) -> Result<u32, Failure> {
 
 static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
+fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Tokens, Failure> {
     let py = object.py();
     let array = FROM_DLPACK
         .import(py, "numpy", "from_dlpack")?
@@ -120,7 +126,7 @@ fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Vec<u32>, Failure> {
     from_buffer(&array, &buffer)
 }
 
-fn from_buffer(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer) -> Result<Vec<u32>, Failure> {
+fn from_buffer(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer) -> Result<Tokens, Failure> {
     let ndim = buffer.dimensions();
     if ndim != 1 {
         return Err(Failure::Dimensions { ndim });
@@ -154,9 +160,9 @@ fn from_buffer(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer) -> Result<Ve
 }
 
 /// Copies aligned native integers; `None` for anything else.
-fn from_typed(py: Python<'_>, buffer: &PyUntypedBuffer) -> Option<Result<Vec<u32>, Failure>> {
+fn from_typed(py: Python<'_>, buffer: &PyUntypedBuffer) -> Option<Result<Tokens, Failure>> {
     if let Ok(buffer) = buffer.as_typed::<u32>() {
-        return Some(buffer.to_vec(py).map_err(Failure::Python));
+        return Some(plain(py, buffer));
     }
     (buffer
         .as_typed()
@@ -184,9 +190,18 @@ fn from_typed(py: Python<'_>, buffer: &PyUntypedBuffer) -> Option<Result<Vec<u32
     .ok()
 }
 
+fn plain(py: Python<'_>, buffer: &PyBuffer<u32>) -> Result<Tokens, Failure> {
+    let mut tokens = Tokens::with_room(buffer.item_count());
+    match raw::items(py, buffer) {
+        Some(items) => tokens.extend(items),
+        None => tokens.extend(buffer.to_vec(py)?.into_iter()),
+    }
+    Ok(tokens)
+}
+
 /// Narrows with one test for all ids, which the compiler turns into vector code; only a failure is
 /// looked for again.
-fn narrow<T>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Vec<u32>, Failure>
+fn narrow<T>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Tokens, Failure>
 where
     T: Element + Into<i128>,
     Wide: From<T>,
@@ -197,10 +212,11 @@ where
         outside |= wide >> 32;
         wide as u32
     };
-    let tokens: Vec<u32> = match raw::items(py, buffer) {
-        Some(items) => items.map(low).collect(),
-        None => buffer.to_vec(py)?.into_iter().map(low).collect(),
-    };
+    let mut tokens = Tokens::with_room(buffer.item_count());
+    match raw::items(py, buffer) {
+        Some(items) => tokens.extend(items.map(low)),
+        None => tokens.extend(buffer.to_vec(py)?.into_iter().map(low)),
+    }
     if outside == 0 {
         return Ok(tokens);
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,9 @@ _DETAILS: dict[str, dict[str, Any]] = {
 }
 
 
+Done = subprocess.CompletedProcess[str]
+
+
 def require(version: str) -> Path:
     """Return the folder of an unpacked SGLang, or skip."""
     folder = HOSTS / version
@@ -44,7 +49,7 @@ def require(version: str) -> Path:
     return folder
 
 
-def run(version: str, script: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess:
+def run(version: str, script: Path, *arguments: str, **extra: str) -> Done:
     """Run `script` with one SGLang version on its path."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("IRMINSUL_")}
     environment = {**inherited, "PYTHONPATH": str(require(version)), **extra}
@@ -60,34 +65,48 @@ def run(version: str, script: Path, *arguments: str, **extra: str) -> subprocess
 @functools.cache
 def model() -> str:
     """Return the folder of the tiny model that every engine serves."""
-    return str(TinyModel().write(Path(tempfile.mkdtemp(prefix="irminsul-test-")) / "model"))
+    folder = tempfile.mkdtemp(prefix="irminsul-test-model-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(TinyModel().write(folder))
+
+
+def start(version: str, arguments: dict[str, Any]) -> Done:
+    """Start one engine with `arguments`, run nothing, and return how it ended."""
+    engine = {"version": version, "chunk": -1, "page_size": 1, "overlap": True, "pool": 2048}
+    return _drive({**engine, "scenarios": [], "environment": {}, "arguments": arguments})[0]
 
 
 @functools.cache
 def facts(name: str) -> dict[str, Any]:
     """Run the scenarios of engine `name` once and return what they found."""
-    engine = ENGINES[name]
-    details = _DETAILS[name.split("-")[1]]
-    folder = Path(tempfile.mkdtemp(prefix="irminsul-test-"))
-    (folder / "dump").mkdir()
-    config = {
-        **engine,
-        **details,
-        "scenarios": ["delta0", *details["scenarios"], "stale"],
-        "model": model(),
-        "dump": str(folder / "dump"),
-        "facts": str(folder / "facts.json"),
-        # Short prompts, so that the CPU's attention is bit-reproducible, want short spans.
-        "environment": {"IRMINSUL_MIN_SPAN": "8", "IRMINSUL_SINK_TOKENS": "0"},
-        # Admit more than fits, so that decoding runs out of slots.
-        "arguments": {"schedule_conservativeness": 0.05}
-        if "pressure" in details["scenarios"]
-        else {},
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    done = run(engine["version"], HERE / "driver" / "main.py", str(folder / "config.json"))
-    if done.returncode or not (folder / "facts.json").exists():
+    engine, details = ENGINES[name], _DETAILS[name.split("-")[1]]
+    tiny = details["pool"] < 2048
+    done, found = _drive(
+        {
+            **engine,
+            **details,
+            "scenarios": ["delta0", *details["scenarios"], "stale"],
+            # Short prompts, so that the CPU's attention is bit-reproducible, want short spans.
+            "environment": {"IRMINSUL_MIN_SPAN": "8", "IRMINSUL_SINK_TOKENS": "0"},
+            "arguments": {
+                # Admit more than fits, so that decoding runs out of slots.
+                "schedule_conservativeness": 0.05 if tiny else 1.0,
+                # Prefill and decode in one batch, where both happen at once.
+                "enable_mixed_chunk": tiny and engine["overlap"],
+            },
+        }
+    )
+    if done.returncode or not found:
         pytest.fail(f"engine {name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
-    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
-    found["log"] = done.stderr
-    return found
+    return {**found, "log": done.stderr}
+
+
+def _drive(config: dict[str, Any]) -> tuple[Done, dict[str, Any]]:
+    # The rows that an engine dumps are large: they live as long as the engine.
+    with tempfile.TemporaryDirectory(prefix="irminsul-test-") as folder:
+        dump, file, given = (Path(folder) / name for name in ("dump", "facts", "config"))
+        dump.mkdir()
+        places = {"model": model(), "dump": str(dump), "facts": str(file)}
+        given.write_text(json.dumps({**config, **places}))
+        done = run(config["version"], HERE / "driver" / "main.py", str(given))
+        return done, json.loads(file.read_text()) if file.exists() else {}

@@ -160,7 +160,7 @@ class TreeMirror:
         setattr(node, _RECORD, NodeRecord(start, depth, parts))
         if namespace is None or self.broken:
             return
-        tokens = np.frombuffer(node.key.raw_token_ids(), dtype=np.int64)
+        tokens = np.array(node.key.raw_token_ids(), dtype=np.int64)
         self._add(node, parts, tokens, start, parent.last_key() if parent else None, namespace)
 
     def _add(

@@ -39,7 +39,8 @@ def find_spans(
     logits, and the whole prompt's last token decides the answer.
     """
     tokens = prompt_tokens(window.request)
-    ids = np.frombuffer(tokens, dtype=np.int64)
+    # A copy: SGLang appends to its array, which fails while a view of it lives.
+    ids = np.array(tokens, dtype=np.int64)
     with mirror.registry.lookup(ids, namespace=namespace, prefix_len=window.start) as plan:
         found = [part for part in plan.segments if isinstance(part, Reuse)]
         for reuse in found:

@@ -20,7 +20,7 @@ def run(host: Host) -> dict[str, Any]:
 def _storm(host: Host, writer: Writer, documents: list[list[int]]) -> dict[str, Any]:
     """Rounds of three requests whose documents do not all fit; some are aborted on the way."""
     results, aborted = [], 0
-    for turn in range(8):
+    for turn in range(6):
         requests, aborts = [], {}
         for slot in range(3):
             prompt = writer.text(writer.number(20, 50))
@@ -46,7 +46,7 @@ def _retraction(host: Host, writer: Writer, documents: list[list[int]]) -> dict[
     """Long answers of several requests at once: the pool runs out while they decode."""
     requests = [
         host.request(
-            writer.text(30) + documents[index] + writer.text(5), f"long-{index}", max_new_tokens=200
+            writer.text(30) + documents[index] + writer.text(5), f"long-{index}", max_new_tokens=100
         )
         for index in range(4)
     ]

@@ -19,14 +19,10 @@ from torch import Tensor
 def run(host: Host) -> dict[str, Any]:
     oracle = Oracle(host.config["model"])
     tokens = torch.arange(VOCABULARY)
-    host.exact(tokens[2:].tolist(), "table", max_new_tokens=1)
-    dump = host.rows("table", VOCABULARY - 2)
-    latent = torch.zeros(VOCABULARY, LATENT, dtype=torch.bfloat16)
-    latent[2:] = dump["rows"][0, : VOCABULARY - 2, :LATENT]
-    keys = torch.zeros(VOCABULARY, 64)
-    keys[2:] = oracle.turn(
-        dump["rows"][0, : VOCABULARY - 2, LATENT:].float(), -torch.arange(VOCABULARY - 2)
-    )
+    host.exact(tokens.tolist(), "table", max_new_tokens=1)
+    table = host.rows("table", VOCABULARY)["rows"][0, :VOCABULARY]
+    latent = table[:, :LATENT]
+    keys = oracle.turn(table[:, LATENT:].float(), -tokens)
     wrong_latent = wrong_keys = checked = 0
     worst = 0.0
     for request in host.dumps("rows"):

@@ -10,6 +10,7 @@ positions before it, moved ones included, because every backend writes a batch's
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -171,36 +172,43 @@ def expand(forward_batch: Any, plan: BatchPlan) -> Any:
     Requests that a mixed batch appended after planning stay one row each.
     """
     bounds, owners = _rows(forward_batch, plan)
-    starts = [start for start, _ in bounds]
-    lengths = [end - start for start, end in bounds]
-    ends = [end for _, end in bounds]
     view = copy.copy(forward_batch)
-    device = forward_batch.seq_lens.device
-    index = _index(owners, device)
     view.batch_size = len(bounds)
-    view.req_pool_indices = forward_batch.req_pool_indices[index]
-    view.seq_lens = _like(ends, forward_batch.seq_lens)
+    _set_bounds(view, forward_batch, bounds)
+    _set_owners(view, forward_batch, owners)
+    return view
+
+
+def _set_bounds(view: Any, original: Any, bounds: list[tuple[int, int]]) -> None:
+    """Give each row its prefix, its tokens to compute and its end."""
+    starts = [start for start, _ in bounds]
+    ends = [end for _, end in bounds]
+    lengths = [end - start for start, end in bounds]
+    view.seq_lens = _like(ends, original.seq_lens)
     view.seq_lens_cpu = torch.tensor(ends, dtype=torch.int64)
     view.seq_lens_sum = sum(ends)
-    if forward_batch.orig_seq_lens is not None:
-        view.orig_seq_lens = _like(ends, forward_batch.orig_seq_lens)
-    view.extend_prefix_lens = _like(starts, forward_batch.extend_prefix_lens)
+    if original.orig_seq_lens is not None:
+        view.orig_seq_lens = _like(ends, original.orig_seq_lens)
+    view.extend_prefix_lens = _like(starts, original.extend_prefix_lens)
     view.extend_prefix_lens_cpu = starts
-    view.extend_seq_lens = _like(lengths, forward_batch.extend_seq_lens)
+    view.extend_seq_lens = _like(lengths, original.extend_seq_lens)
     view.extend_seq_lens_cpu = lengths
-    firsts = [0]
-    for length in lengths[:-1]:
-        firsts.append(firsts[-1] + length)
-    view.extend_start_loc = _like(firsts, forward_batch.extend_start_loc)
-    if getattr(forward_batch, "req_pool_indices_cpu", None) is not None:
-        view.req_pool_indices_cpu = forward_batch.req_pool_indices_cpu[torch.tensor(owners)]
-    if getattr(forward_batch, "max_seq_len_host", None) is not None:
+    firsts = [0, *itertools.accumulate(lengths[:-1])]
+    view.extend_start_loc = _like(firsts, original.extend_start_loc)
+    if getattr(original, "max_seq_len_host", None) is not None:
         view.max_seq_len_host = max(ends)
+
+
+def _set_owners(view: Any, original: Any, owners: list[int]) -> None:
+    """Give each row what belongs to its request."""
+    index = torch.tensor(owners, dtype=torch.int64)
+    view.req_pool_indices = original.req_pool_indices[_move(index, original.seq_lens.device)]
+    if getattr(original, "req_pool_indices_cpu", None) is not None:
+        view.req_pool_indices_cpu = original.req_pool_indices_cpu[index]
     for name in ("lora_ids", "rids"):
-        values = getattr(forward_batch, name, None)
+        values = getattr(original, name, None)
         if values is not None:
             setattr(view, name, [values[owner] for owner in owners])
-    return view
 
 
 def _rows(forward_batch: Any, plan: BatchPlan) -> tuple[list[tuple[int, int]], list[int]]:
@@ -230,14 +238,11 @@ def _logprob_starts(forward_batch: Any, plan: BatchPlan) -> list[int] | None:
 
 
 def _like(values: list[int], tensor: Tensor) -> Tensor:
-    host = torch.tensor(values, dtype=tensor.dtype)
-    if tensor.device.type == "cpu":
-        return host
-    return host.pin_memory().to(tensor.device, non_blocking=True)
+    return _move(torch.tensor(values, dtype=tensor.dtype), tensor.device)
 
 
-def _index(values: list[int], device: torch.device) -> Tensor:
-    host = torch.tensor(values, dtype=torch.int64)
+def _move(host: Tensor, device: torch.device) -> Tensor:
+    """Copy to `device` without waiting for it."""
     if device.type == "cpu":
         return host
     return host.pin_memory().to(device, non_blocking=True)

@@ -49,10 +49,11 @@ def require(version: str) -> Path:
     return folder
 
 
-def run(version: str, script: Path, *arguments: str, **extra: str) -> Done:
+def run(version: str, script: Path, *arguments: str) -> Done:
     """Run `script` with one SGLang version on its path."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("IRMINSUL_")}
-    environment = {**inherited, "PYTHONPATH": str(require(version)), **extra}
+    # One thread: the model is tiny, and two that wait for each other on busy cores are slower.
+    environment = {**inherited, "PYTHONPATH": str(require(version)), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, str(script), *arguments],
         env=environment,

@@ -7,8 +7,9 @@
 // nothing but the k_r at the end of each row, in place.
 // Tried and lost, as parts of the device's own copy at 32,768 tokens x 27 layers (this: 0.91):
 // 16-byte loads and stores of threads, unrolled over layers (0.88; half-split 0.72) or over rows
-// (0.87); blocks that stay and walk through tiles of one layer after the other (0.87); the same as
-// this with source lines marked evict-first (0.88).
+// (0.87); blocks that stay and walk through tiles of one layer after the other (0.87); blocks that
+// stay and take equal stretches of what is done here (0.89); this with source lines marked
+// evict-first (0.88).
 #pragma once
 
 #include "common/bulk.cuh"

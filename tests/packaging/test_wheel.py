@@ -61,7 +61,8 @@ def test_entry_points_and_licence(wheel: zipfile.ZipFile) -> None:
     entries = wheel.read(f"{info}/entry_points.txt").decode()
     assert "[sglang.srt.plugins]" in entries
     assert "irminsul=irminsul.cli:main" in entries.replace(" ", "")
-    assert any("LICENSE" in name for name in wheel.namelist())
+    for licence in ("LICENSE", "THIRD_PARTY_NOTICES"):
+        assert f"{info}/licenses/{licence}" in wheel.namelist()
 
 
 def test_unpacked_wheel_works(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

@@ -21,5 +21,5 @@ def test_random_traffic_never_finds_a_row_that_is_not_what_it_claims(version: st
         assert found["unresolved"] == 0, found
         assert not found["broken"], found
         assert found["fallback"].keys() <= {"exact"}, found
-        assert found["reused"] > 2000, found
-        assert found["pieces"] > 50, found
+        assert found["reused"] > 1500, found
+        assert found["pieces"] > 10, found

@@ -22,6 +22,7 @@ __all__ = ["Command", "main"]
 # name: (module, one line for --help). The module has `add_arguments` and `run`, see `Command`;
 # its imports at the top must be light, because choosing another subcommand's help loads it too.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "analyze": ("irminsul.traces.command", "say how much of logged prompts can be reused"),
     "chunk": ("irminsul.chunk_command", "cut token ids into chunks and print their fingerprints"),
     "demo": ("irminsul.demo.command", "run an agent conversation through SGLang on the CPU"),
     "doctor": ("irminsul.doctor", "check versions, the engine's hooks and native parts"),

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from irminsul.traces.bound import seen_before
+from irminsul.traces.bound import SeenGrams, seen_before
 
 
 def reference(prompts, gram):
@@ -27,6 +27,20 @@ PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=30), max_size=6)
 def test_equals_its_definition(prompts, gram):
     arrays = [np.array(prompt, dtype=np.uint32) for prompt in prompts]
     assert [marks.tolist() for marks in seen_before(arrays, gram)] == reference(prompts, gram)
+
+
+@settings(max_examples=200, deadline=None)
+@given(PROMPTS, st.integers(1, 6))
+def test_one_prompt_at_a_time_gives_the_same(prompts, gram):
+    seen = SeenGrams(gram)
+    for i, prompt in enumerate(prompts):
+        pairs = ([a == b for a, b in zip(prompt, other, strict=False)] for other in prompts[:i])
+        known = max(
+            (equal.index(False) if False in equal else len(equal) for equal in pairs), default=0
+        )
+        marks = seen.mark(np.array(prompt, dtype=np.uint32), known).tolist()
+        assert marks[known:] == reference(prompts[: i + 1], gram)[-1][known:]
+        assert all(marks[:known])
 
 
 def test_a_prompt_does_not_see_itself():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["seen_before"]
+__all__ = ["SeenGrams", "seen_before"]
 
 # An odd multiplier has an inverse modulo 2**64, which turns a rolling hash into prefix sums.
 _BASE = 0x9E37_79B9_7F4A_7C15
@@ -47,6 +47,43 @@ def seen_before(
     repeated = _first_owner(flat, owner) < owner
     parts = np.split(repeated, np.cumsum(lengths)[:-1])
     return [_covered(part, len(prompt), gram) for part, prompt in zip(parts, prompts, strict=True)]
+
+
+class SeenGrams:
+    """The same marks, one prompt at a time, in memory that grows with distinct content only.
+
+    Parameters
+    ----------
+    gram : int
+        Length of the stretches, in tokens, at least 1.
+    """
+
+    def __init__(self, gram: int = 64) -> None:
+        self._gram = gram
+        self._seen: set[int] = set()
+
+    def mark(self, tokens: npt.NDArray[np.uint32], known: int = 0) -> npt.NDArray[np.bool_]:
+        """Mark a prompt against all earlier ones, then remember it.
+
+        Parameters
+        ----------
+        tokens : uint32 [n]
+        known : int
+            So many tokens are an exact prefix of an earlier prompt; saves hashing them again.
+
+        Returns
+        -------
+        bool [n]
+            As from `seen_before`; the first `known` are True.
+        """
+        skip = max(known - self._gram + 1, 0)
+        hashes = _gram_hashes(tokens[skip:], self._gram).tolist()
+        repeated = np.fromiter((h in self._seen for h in hashes), np.bool_, len(hashes))
+        self._seen.update(hashes)
+        marks = np.ones(len(tokens), np.bool_)
+        marks[skip:] = _covered(repeated, len(tokens) - skip, self._gram)
+        marks[:known] = True
+        return marks
 
 
 def _gram_hashes(tokens: npt.NDArray[np.uint32], gram: int) -> npt.NDArray[np.uint64]:

@@ -46,6 +46,7 @@ class TokenizedCall:
 
     session: str
     turn: int
+    line: int
     tokens: TokenArray
 
 
@@ -59,7 +60,8 @@ class Corpus:
     bounds : int64 [calls + 1]
         Call ``i`` is ``tokens[bounds[i]:bounds[i + 1]]``.
     sessions : list of str, one per call
-    turns : int32 [calls]
+    turns, lines : int32 [calls]
+        Number in the session, and line of the file.
     malformed : int
         Lines that could not be read.
     """
@@ -68,15 +70,16 @@ class Corpus:
     bounds: npt.NDArray[np.int64]
     sessions: list[str]
     turns: npt.NDArray[np.int32]
+    lines: npt.NDArray[np.int32]
     malformed: int = 0
 
     def __len__(self) -> int:
         return len(self.turns)
 
     def __iter__(self) -> Iterator[TokenizedCall]:
-        for i, (session, turn) in enumerate(zip(self.sessions, self.turns, strict=True)):
+        for i, session in enumerate(self.sessions):
             part = self.tokens[self.bounds[i] : self.bounds[i + 1]]
-            yield TokenizedCall(session, int(turn), part)
+            yield TokenizedCall(session, int(self.turns[i]), int(self.lines[i]), part)
 
     @property
     def prompts(self) -> list[TokenArray]:
@@ -92,15 +95,17 @@ def tokenize_call(call: Call, encoder: PieceEncoder) -> TokenizedCall:
     call : Call
         From `irminsul.traces.reader.read_calls`.
     encoder : PieceEncoder
-        From `irminsul.tokenizer.load_tokenizer`.
+        From `irminsul.tokenizer.load_tokenizer`. A method ``render(messages, tools)``, if it has
+        one, replaces the default rendering (`irminsul.traces.jinja.JinjaEncoder`).
     """
     if call.token_ids is not None:
         tokens = np.array(call.token_ids, dtype=np.uint32)
     elif call.messages is not None:
-        tokens = encoder.encode_pieces(template.render_pieces(call.messages, call.tools))
+        render = getattr(encoder, "render", template.render_pieces)
+        tokens = encoder.encode_pieces(render(call.messages, call.tools))
     else:
         tokens = encoder.encode_pieces([call.prompt or ""])
-    return TokenizedCall(call.session, call.turn, tokens)
+    return TokenizedCall(call.session, call.turn, call.line, tokens)
 
 
 def load_corpus(
@@ -133,7 +138,8 @@ def load_corpus(
     reader = read_calls(source)
     if cache_dir is None or reader.source == "-":
         return _tokenize(reader, encoder)
-    cached = Path(cache_dir) / f"{_digest(Path(source), encoder.path)}.npz"
+    rendering = getattr(encoder, "template_path", Path(template.__file__))
+    cached = Path(cache_dir) / f"{_digest(Path(source), (encoder.path, rendering))}.npz"
     corpus = _read(cached)
     if corpus is None:
         corpus = _tokenize(reader, encoder)
@@ -150,13 +156,14 @@ def _tokenize(reader: TraceReader, encoder: PieceEncoder) -> Corpus:
         bounds=bounds,
         sessions=[call.session for call in calls],
         turns=np.array([call.turn for call in calls], np.int32),
+        lines=np.array([call.line for call in calls], np.int32),
         malformed=reader.malformed_count,
     )
 
 
-def _digest(trace: Path, tokenizer: Path) -> str:
+def _digest(trace: Path, parts: tuple[Path, Path]) -> str:
     digest = hashlib.sha256()
-    for path in (trace, tokenizer, Path(template.__file__)):
+    for path in (trace, *parts):
         # Each file's own digest has a fixed length, so no two pairs of files look alike.
         digest.update(_file_digest(path))
     return digest.hexdigest()[:32]
@@ -182,6 +189,7 @@ def _read(path: Path) -> Corpus | None:
                 bounds=arrays["bounds"],
                 sessions=arrays["sessions"].tolist(),
                 turns=arrays["turns"],
+                lines=arrays["lines"],
                 malformed=int(arrays["malformed"]),
             )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -197,6 +205,7 @@ def _write(path: Path, corpus: Corpus) -> None:
             bounds=corpus.bounds,
             sessions=np.array(corpus.sessions, dtype=np.str_),
             turns=corpus.turns,
+            lines=corpus.lines,
             malformed=corpus.malformed,
         )
     # A reader sees the whole file or none, also when two processes write the same one.

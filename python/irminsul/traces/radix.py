@@ -118,7 +118,9 @@ class RadixCache:
             above = above.parent
 
     def _append(self, parent: Node, tokens: TokenArray, part: Part) -> Node:
-        node = Node(self._new_key(), tokens, parent.end, parent, part.hops, part.depth, self._clock)
+        # A copy: a view would keep the whole prompt in memory for as long as its last node lives.
+        own, key = tokens.copy(), self._new_key()
+        node = Node(key, own, parent.end, parent, part.hops, part.depth, self._clock)
         parent.children[int(tokens[0])] = node
         self.tokens += len(tokens)
         self._push(node)

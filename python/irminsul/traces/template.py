@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["render_chat", "render_pieces"]
+__all__ = ["message_role", "message_text", "render_chat", "render_pieces"]
 
 BOS = "<｜begin▁of▁sentence｜>"
 EOS = "<｜end▁of▁sentence｜>"
@@ -48,7 +48,7 @@ def render_pieces(
     """
     rest = list(messages)
     head = BOS
-    if rest and _role(rest[0]) == "system":
+    if rest and message_role(rest[0]) == "system":
         head += _text(rest.pop(0).get("content"))
     if tools:
         schemas = (json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -69,13 +69,19 @@ def render_chat(
     return "".join(render_pieces(messages, tools))
 
 
-def _role(message: Mapping[str, Any]) -> str:
+def message_role(message: Mapping[str, Any]) -> str:
+    """Return the role of a chat message; ``developer`` is another name of ``system``."""
     role = str(message.get("role", "user"))
     return "system" if role == "developer" else role
 
 
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a chat message's content, "" when it has none."""
+    return _text(message.get("content"))
+
+
 def _render_message(message: Mapping[str, Any]) -> str:
-    role, text = _role(message), _text(message.get("content"))
+    role, text = message_role(message), _text(message.get("content"))
     if role == "assistant":
         return ASSISTANT + text + _render_tool_calls(message.get("tool_calls") or []) + EOS
     if role in ("tool", "function"):

@@ -52,11 +52,10 @@ impl Candidates {
         &mut self.bits[start..start + count / 8]
     }
 
-    /// Adds marker places found out of order, all behind those already there.
+    /// Adds marker places, in order and behind those already there.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn add_markers(&mut self, found: &mut Vec<usize>) {
-        found.sort_unstable();
-        self.markers.append(found);
+    pub(crate) fn add_markers(&mut self, found: impl Iterator<Item = usize>) {
+        self.markers.extend(found);
     }
 
     /// Looks at the indices up to `end`, one by one.

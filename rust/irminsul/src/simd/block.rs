@@ -56,19 +56,23 @@ impl<'a> Block<'a> {
 
     /// Looks at one group of steps hash by hash: one of them may be a marker's.
     #[cold]
-    pub(super) fn collect_markers(&self, step: usize, markers: &mut Vec<usize>) {
+    pub(super) fn collect_markers(&self, step: usize, markers: &mut Markers) {
         for lane in 0..LANES {
             let at = self.start + lane * self.stride + step;
-            let window = &self.text[at - WINDOW..at];
-            let mut hash = window
-                .iter()
-                .fold(0, |hash, &token| roll(hash, token ^ self.secret));
+            let (known, mut hash) = markers.hashes[lane];
+            if known != at {
+                let window = &self.text[at - WINDOW..at];
+                hash = window
+                    .iter()
+                    .fold(0, |hash, &token| roll(hash, token ^ self.secret));
+            }
             for index in at..at + GROUP {
                 hash = roll(hash, self.text[index] ^ self.secret);
                 if hash < MARKER_THRESHOLD {
-                    markers.push(index);
+                    markers.found[lane].push(index);
                 }
             }
+            markers.hashes[lane] = (at + GROUP, hash);
         }
     }
 
@@ -89,6 +93,15 @@ impl<'a> Block<'a> {
             at += self.stride / 8;
         }
     }
+}
+
+/// Places of markers found in a block: in order within each lane, and lanes follow one another.
+#[derive(Debug, Default)]
+pub(super) struct Markers {
+    pub(super) found: [Vec<usize>; LANES],
+    /// For each lane, an index and the hash before it: a run of the id whose hash is zero is looked
+    /// at group after group.
+    hashes: [(usize, u64); LANES],
 }
 
 /// Transposes 8 x 8 bits.

@@ -17,7 +17,7 @@ use std::arch::x86_64::{
     _mm256_unpacklo_epi64, _mm256_xor_si256,
 };
 
-use super::block::{Block, GROUP};
+use super::block::{Block, GROUP, Markers};
 use crate::gear::WINDOW;
 
 /// The states of all stretches: 0, 1, 4, 5 in `a` and 2, 3, 6, 7 in `b`, an order in which the
@@ -35,12 +35,12 @@ struct Tokens {
     b: __m256i,
 }
 
-/// Fills the candidate bits of a block and adds the places of markers, out of order.
+/// Fills the candidate bits of a block and adds the places of markers.
 ///
 /// # Safety
 /// Needs AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Vec<usize>) {
+pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Markers) {
     if block.threshold as u32 == 0 {
         scan_as::<false>(block, bits, markers);
     } else {
@@ -51,7 +51,7 @@ pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Vec<
 /// Compares on all 64 bits when `EXACT`, else on the upper 32, which suffices when the lower half
 /// of the threshold is zero.
 #[target_feature(enable = "avx2")]
-fn scan_as<const EXACT: bool>(block: &Block<'_>, bits: &mut [u8], markers: &mut Vec<usize>) {
+fn scan_as<const EXACT: bool>(block: &Block<'_>, bits: &mut [u8], markers: &mut Markers) {
     let tokens = block.tokens();
     let secret = _mm256_set1_epi32(block.secret as i32);
     let mut state = State {

@@ -12,15 +12,15 @@ use std::arch::x86_64::{
     _mm512_srli_epi64, _mm512_unpackhi_epi64, _mm512_unpacklo_epi64, _mm512_xor_si512,
 };
 
-use super::block::{Block, GROUP};
+use super::block::{Block, GROUP, Markers};
 use crate::gear::{MARKER_THRESHOLD, WINDOW};
 
-/// Fills the candidate bits of a block and adds the places of markers, out of order.
+/// Fills the candidate bits of a block and adds the places of markers.
 ///
 /// # Safety
 /// Needs AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Vec<usize>) {
+pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Markers) {
     let tokens = block.tokens();
     let secret = _mm512_set1_epi32(block.secret as i32);
     let threshold = _mm512_set1_epi64(block.threshold as i64);

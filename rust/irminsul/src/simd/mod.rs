@@ -26,7 +26,7 @@ pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkPar
     let Some(block) = block::Block::next(found, text, params) else {
         return false;
     };
-    let mut markers = Vec::new();
+    let mut markers = block::Markers::default();
     let bits = found.next_bytes(block.len());
     // Safety: the instructions were detected.
     unsafe {
@@ -36,7 +36,7 @@ pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkPar
             gear_avx2::scan(&block, bits, &mut markers);
         }
     }
-    found.add_markers(&mut markers);
+    found.add_markers(markers.found.into_iter().flatten());
     true
 }
 

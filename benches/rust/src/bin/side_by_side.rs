@@ -273,6 +273,55 @@ fn linearity(rows: &mut Vec<Value>) {
     ));
 }
 
+/// Prompts made to be expensive: shortest chunks, equal chunks everywhere, many alike donors.
+fn adversarial(rows: &mut Vec<Value>) {
+    let namespace = Namespace::default();
+    let length = 1 << 17;
+    let cases = [
+        ("one id, never cut", vec![1; length]),
+        ("id 0, cut every 64", vec![0; length]),
+        ("period 64", text(4, 64).repeat(length / 64)),
+        (
+            "two symbols",
+            uniform(5, length).iter().map(|id| id & 1).collect(),
+        ),
+    ];
+    let plain = text(1, length);
+    let known = registry(&plain, true);
+    let samples = 51;
+    for (name, prompt) in &cases {
+        let hostile = registry(prompt, true);
+        for node in 200..216 {
+            let entry = irminsul::Entry::root(node, prompt, &namespace);
+            hostile.add(&entry).expect("room for it");
+        }
+        let candidates: Vec<Candidate<'_>> = vec![
+            (
+                "hostile",
+                repeat(1, || hostile.lookup(prompt, &namespace, 0)),
+            ),
+            ("plain", repeat(1, || known.lookup(&plain, &namespace, 0))),
+        ];
+        let timed = rounds(candidates, samples);
+        let case = format!("{name}, {length} ids, recorded 17 times");
+        let row = Row {
+            bar_id: "core.10",
+            case,
+            metric: "lookup",
+            unit: "us",
+            bar: "linear",
+            samples,
+        };
+        let us = |name: &str, times: fn(&Times) -> f64| times(&timed[name]) / 1000.0;
+        let rival = Some(("text-like ids, recorded once", us("plain", Times::median)));
+        rows.push(row.json(
+            us("hostile", Times::median),
+            us("hostile", Times::best),
+            rival,
+        ));
+    }
+}
+
 fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
@@ -303,6 +352,7 @@ fn main() -> std::io::Result<()> {
     chunking(&mut rows);
     lookups(&mut rows);
     linearity(&mut rows);
+    adversarial(&mut rows);
     let command = "cargo run --release --manifest-path benches/rust/Cargo.toml --bin side_by_side";
     let results = json!({ "machine": machine, "command": command, "rows": rows });
     std::fs::write(path, serde_json::to_string_pretty(&results)? + "\n")

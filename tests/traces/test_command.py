@@ -13,6 +13,11 @@ TEXT = " ".join(
 )
 
 
+@pytest.fixture(autouse=True)
+def _tokenizer_loaded_once(encoder, monkeypatch):
+    monkeypatch.setattr("irminsul.tokenizer.load_tokenizer", lambda source=None: encoder)
+
+
 def call(session, turn, header, extra=()):
     messages = [
         {"role": "system", "content": f"time {header}\n{TEXT}"},

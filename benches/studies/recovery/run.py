@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ import numpy as np
 import prompts
 from irminsul import Policy
 from irminsul.tokenizer import Encoder, load_tokenizer
+from irminsul.traces.analysis import Analyzer
+from irminsul.traces.corpus import load_corpus
+from irminsul.traces.reader import read_calls
 from irminsul.traces.replay import IrminsulCache
 
 HERE = Path(__file__).parent
@@ -140,6 +145,20 @@ class Study:
                 yield row("matching.1", case, "prefix_and_reuse", served)
                 yield row("matching.1", case, "spans_per_prompt", spans, unit="spans")
 
+    def analyze(self) -> Iterator[Row]:
+        """Time the analysis of the largest set, its tokens taken from the cache."""
+        source = self._traces / f"tau_airline{prompts.SUFFIX}"
+        corpus = load_corpus(source, self._encoder, self._cache)
+        analyzer = Analyzer(capacity=100_000)
+        start = time.process_time()
+        for call, tokenized in zip(read_calls(source), corpus, strict=True):
+            analyzer.feed(call, tokenized)
+        seconds = time.process_time() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        case = f"tau_airline, {analyzer.total.prompt} tokens"
+        yield row("matching.5", case, "analysis_time", seconds, unit="s of one core", bar="<= 30")
+        yield row("matching.5", case, "peak_memory", peak, unit="GB", bar="<= 1.5")
+
     def _sets(self) -> Iterator[tuple[str, list[prompts.Tokens]]]:
         for name in prompts.sets(self._traces):
             yield name, prompts.load(self._traces, name, self._encoder, self._cache)
@@ -182,7 +201,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("traces", type=Path, help="folder of *.jsonl.zst request logs")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "tokens")
-    names = ["recovery", "finite", "steady", "edits", "ablation"]
+    names = ["recovery", "finite", "steady", "edits", "analyze", "ablation"]
     parser.add_argument("--only", nargs="+", choices=names, default=names[:-1])
     arguments = parser.parse_args()
     study = Study(arguments.traces, load_tokenizer(), arguments.cache)

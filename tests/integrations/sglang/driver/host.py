@@ -81,7 +81,12 @@ class Host:
         return list(answers)
 
     def flush(self) -> None:
-        self.engine.flush_cache()
+        # An answer may arrive before the scheduler is idle, and a busy one does not flush.
+        for _ in range(100):
+            if self.engine.flush_cache().success:
+                return
+            time.sleep(0.1)
+        raise AssertionError("the engine never became idle")
 
     def idle_check(self) -> None:
         """Give the scheduler's own leak check time to run; it kills the scheduler on a leak."""

@@ -32,8 +32,12 @@ ENGINES: dict[str, dict[str, Any]] = {
     "23-chunk128": {"version": "0.5.23", "chunk": 128, "page_size": 16, "overlap": True},
 }
 _DETAILS: dict[str, dict[str, Any]] = {
-    "whole": {"pool": 8192, "holes": [1, 2, 3, 4, 5, 6], "scenarios": ["shifted", "service"]},
-    "chunk64": {"pool": 4096, "holes": [1, 3, 6], "scenarios": []},
+    "whole": {
+        "pool": 8192,
+        "holes": [1, 2, 3, 4, 5, 6],
+        "scenarios": ["shifted", "exact", "service"],
+    },
+    "chunk64": {"pool": 4096, "holes": [1, 3, 6], "scenarios": ["exact"]},
     "chunk128": {"pool": 1104, "holes": [2, 5], "scenarios": ["pressure"]},
 }
 

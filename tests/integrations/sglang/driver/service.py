@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import torch
 from host import Host, answer
 from text import Writer
 
@@ -15,7 +14,6 @@ def run(host: Host) -> dict[str, Any]:
     facts = {
         "tenants": _tenants(host, writer),
         "opt_out": _opt_out(host, writer),
-        "exact_rows": _exact_rows(host, writer),
         "planner": _planner_raises(host, writer),
         "logprobs": _logprobs(host, writer),
         "order": _reordered(host, writer),
@@ -69,28 +67,6 @@ def _opt_out(host: Host, writer: Writer) -> dict[str, Any]:
         result = answer(host.run(prompt, f"opt-{name}", **params))
         facts[name] = {"cached": result["cached"], "prompt": result["prompt"]}
     return facts
-
-
-def _exact_rows(host: Host, writer: Writer) -> dict[str, Any]:
-    """An exact request over a path that the tree holds approximately, with 32 decode steps."""
-    document, prompt_head, tail = writer.text(200), writer.text(70), writer.text(25)
-    prompt = prompt_head + document + tail
-    length = len(prompt) + 31
-    first = answer(host.exact(prompt, "exact-first", max_new_tokens=32))
-    host.flush()
-    host.run(_moved(writer, document), "exact-donor")
-    tainted = answer(host.run(prompt, "exact-taint", max_new_tokens=32))
-    second = answer(host.exact(prompt, "exact-second", max_new_tokens=32))
-    third = answer(host.exact(prompt, "exact-third", max_new_tokens=32))
-    rows = [host.rows(f"exact-{name}", length)["rows"] for name in ("first", "second", "third")]
-    approximate = host.rows("exact-taint", len(prompt))["rows"]
-    return {
-        "tainted": tainted["cached"],
-        "cached": [first["cached"], second["cached"], third["cached"]],
-        "tokens_equal": first["tokens"] == second["tokens"] == third["tokens"],
-        "rows_equal": torch.equal(rows[0], rows[1]) and torch.equal(rows[0], rows[2]),
-        "taint_differs": not torch.equal(approximate[:, : len(prompt)], rows[0][:, : len(prompt)]),
-    }
 
 
 def _planner_raises(host: Host, writer: Writer) -> dict[str, Any]:

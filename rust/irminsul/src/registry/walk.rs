@@ -27,24 +27,33 @@ impl RunPiece {
     }
 }
 
-/// Tokens compared at once; whole blocks compare as memory.
-const BLOCK: usize = 16;
+/// Tokens compared at once, as memory: long texts by the large block, their ends by the small one.
+const BLOCKS: [usize; 2] = [256, 16];
 
 /// Length of the longest common suffix.
 fn common_suffix(a: &[u32], b: &[u32]) -> usize {
-    let blocks = a.rchunks_exact(BLOCK).zip(b.rchunks_exact(BLOCK));
-    let equal = BLOCK * blocks.take_while(|(x, y)| x == y).count();
-    let (a, b) = (&a[..a.len() - equal], &b[..b.len() - equal]);
-    let rest = a.iter().rev().zip(b.iter().rev());
-    equal + rest.take_while(|(x, y)| x == y).count()
+    let mut equal = 0;
+    let rest = |equal| (&a[..a.len() - equal], &b[..b.len() - equal]);
+    for block in BLOCKS {
+        let (x, y) = rest(equal);
+        let blocks = x.rchunks_exact(block).zip(y.rchunks_exact(block));
+        equal += block * blocks.take_while(|(x, y)| x == y).count();
+    }
+    let (x, y) = rest(equal);
+    let pairs = x.iter().rev().zip(y.iter().rev());
+    equal + pairs.take_while(|(x, y)| x == y).count()
 }
 
 /// Length of the longest common prefix.
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
-    let equal = BLOCK * blocks.take_while(|(x, y)| x == y).count();
-    let rest = a[equal..].iter().zip(&b[equal..]);
-    equal + rest.take_while(|(x, y)| x == y).count()
+    let mut equal = 0;
+    for block in BLOCKS {
+        let blocks = a[equal..].chunks_exact(block);
+        let blocks = blocks.zip(b[equal..].chunks_exact(block));
+        equal += block * blocks.take_while(|(x, y)| x == y).count();
+    }
+    let pairs = a[equal..].iter().zip(&b[equal..]);
+    equal + pairs.take_while(|(x, y)| x == y).count()
 }
 
 /// Walks left from `place` while tokens equal the end of `prompt`; pieces come in path order.
@@ -173,4 +182,25 @@ fn continuation(
         end,
     };
     (equal > 0).then_some((piece, end == live.end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agreement_is_measured_to_the_token() {
+        let text: Vec<u32> = (0..700).collect();
+        for at in [0, 1, 15, 16, 17, 255, 256, 257, 271, 272, 273, 512, 699] {
+            let mut other = text.clone();
+            other[at] = u32::MAX;
+            assert_eq!(common_prefix(&text, &other), at);
+            assert_eq!(common_prefix(&other[..600], &text), at.min(600));
+            assert_eq!(common_suffix(&text, &other), 699 - at);
+            assert_eq!(common_suffix(&other, &text[..700]), 699 - at);
+        }
+        assert_eq!(common_prefix(&text, &text[..300]), 300);
+        assert_eq!(common_suffix(&text, &text[400..]), 300);
+        assert_eq!(common_prefix(&text, &[]) + common_suffix(&[], &text), 0);
+    }
 }

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -18,6 +19,17 @@ def test_the_example_prints_what_it_says():
     with contextlib.redirect_stdout(out):
         exec(compile(code, "README.md", "exec"), {})
     assert out.getvalue() == printed
+
+
+def test_the_table_is_the_committed_result(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benches" / "demo")
+    import readme
+
+    head, _, rest = README.partition(readme.BEGIN)
+    table, _, tail = rest.partition(readme.END)
+    assert table == readme.render(json.loads(readme.RESULT.read_text()))
+    assert head
+    assert tail
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\((?!https?:)([^)#]+)", README))

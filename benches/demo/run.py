@@ -18,6 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="name of the result file")
     parser.add_argument("--from-json", type=Path, help="take a demo's --json output as it is")
+    parser.add_argument("--note", help="what a reader of the times must know, such as other load")
     options, demo_arguments = parser.parse_known_args()
     command = [sys.executable, "-m", "irminsul", "demo", "--json", *demo_arguments]
     if options.from_json:
@@ -29,7 +30,7 @@ def main() -> int:
     results = rows(options.name, answer)
     RESULTS.mkdir(exist_ok=True)
     document = {
-        "machine": answer["machine"],
+        "machine": answer["machine"] | ({"note": options.note} if options.note else {}),
         "command": shlex.join(["irminsul", "demo", "--json", *shown]),
         "rows": results,
         "turns": answer["turns"],

@@ -45,7 +45,7 @@ impl Candidates {
 
     /// The bytes for the next `count` indices, which a faster scan fills; both the number of
     /// indices scanned so far and `count` are multiples of 8.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn next_bytes(&mut self, count: usize) -> &mut [u8] {
         let start = (self.scanned - self.origin) / 8;
         self.scanned += count;
@@ -53,7 +53,7 @@ impl Candidates {
     }
 
     /// Adds marker places, in order and behind those already there.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn add_markers(&mut self, found: impl Iterator<Item = usize>) {
         self.markers.extend(found);
     }

@@ -81,13 +81,24 @@ impl<'a> Block<'a> {
     ///
     /// # Safety
     /// `bits` has a bit for each token of the block, and `step + GROUP <= stride`.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)] // A call would spill every vector register.
     #[allow(clippy::inline_always)]
-    pub(super) unsafe fn store_bits(&self, step: usize, rows: u64, bits: &mut [u8]) {
+    pub(super) unsafe fn store_rows(&self, step: usize, rows: u64, bits: &mut [u8]) {
+        // Safety: the caller's promise.
+        unsafe { self.store_columns(step, transpose(rows), bits) };
+    }
+
+    /// Stores eight steps from `step` on; byte `i` of `columns` belongs to stretch `i`.
+    ///
+    /// # Safety
+    /// As [`Block::store_rows`].
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) unsafe fn store_columns(&self, step: usize, columns: u64, bits: &mut [u8]) {
         debug_assert!(bits.len() == self.len() / 8 && step + GROUP <= self.stride);
-        let columns = transpose(rows).to_le_bytes();
         let mut at = step / 8;
-        for column in columns {
+        for column in columns.to_le_bytes() {
             // Safety: lane * stride / 8 + step / 8 is below LANES * stride / 8, by the promise.
             unsafe { *bits.get_unchecked_mut(at) = column };
             at += self.stride / 8;
@@ -105,6 +116,7 @@ pub(super) struct Markers {
 }
 
 /// Transposes 8 x 8 bits.
+#[cfg(any(target_arch = "x86_64", test))]
 #[inline(always)]
 #[allow(clippy::inline_always)]
 fn transpose(x: u64) -> u64 {

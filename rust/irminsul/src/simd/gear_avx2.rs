@@ -71,7 +71,7 @@ fn scan_as<const EXACT: bool>(block: &Block<'_>, bits: &mut [u8], markers: &mut 
         let second = load(tokens, WINDOW + step + 4, block.stride, secret);
         let more = four_steps::<EXACT>(&mut state, &mut least, second, &limit);
         // Safety: `bits` was made for this block, and `step` is a multiple of GROUP below stride.
-        unsafe { block.store_bits(step, rows | more << 32, bits) };
+        unsafe { block.store_rows(step, rows | more << 32, bits) };
         let zero = _mm256_cmpeq_epi32(least, _mm256_setzero_si256());
         if _mm256_movemask_epi8(zero) != 0 {
             block.collect_markers(step, markers);

@@ -38,7 +38,7 @@ pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Mark
         let second = load(tokens, WINDOW + step + 4, block.stride, secret);
         let more = four_steps(&mut state, &mut least, second, threshold);
         // Safety: `bits` was made for this block, and `step` is a multiple of GROUP below stride.
-        unsafe { block.store_bits(step, rows | more << 32, bits) };
+        unsafe { block.store_rows(step, rows | more << 32, bits) };
         if _mm512_cmplt_epu64_mask(least, marker) != 0 {
             block.collect_markers(step, markers);
         }

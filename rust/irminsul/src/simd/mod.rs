@@ -3,12 +3,14 @@
 //! Knows nothing of what is cut or hashed. What the processor has is asked at run time, so that one
 //! build serves all; where it has nothing, the caller's scalar code does the work.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod block;
 #[cfg(target_arch = "x86_64")]
 mod gear_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gear_avx512;
+#[cfg(target_arch = "aarch64")]
+mod gear_neon;
 mod xxh64;
 #[cfg(target_arch = "x86_64")]
 mod xxh64_avx2;
@@ -19,29 +21,48 @@ use crate::scan::Candidates;
 /// Scans the next block of `text`; false if there is no fast way, or too little text for it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkParams) -> bool {
-    let avx512 = is_x86_feature_detected!("avx512f");
-    if !avx512 && !is_x86_feature_detected!("avx2") {
-        return false;
+    // Safety: the instructions are detected before each call.
+    if is_x86_feature_detected!("avx512f") {
+        scan_with(found, text, params, |block, bits, markers| unsafe {
+            gear_avx512::scan(block, bits, markers);
+        })
+    } else if is_x86_feature_detected!("avx2") {
+        scan_with(found, text, params, |block, bits, markers| unsafe {
+            gear_avx2::scan(block, bits, markers);
+        })
+    } else {
+        false
     }
+}
+
+/// Scans the next block of `text`; false if there is no fast way, or too little text for it.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkParams) -> bool {
+    std::arch::is_aarch64_feature_detected!("neon")
+        && scan_with(found, text, params, |block, bits, markers| {
+            // Safety: NEON was detected.
+            unsafe { gear_neon::scan(block, bits, markers) }
+        })
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn scan_with(
+    found: &mut Candidates,
+    text: &[u32],
+    params: &ChunkParams,
+    scan: impl FnOnce(&block::Block<'_>, &mut [u8], &mut block::Markers),
+) -> bool {
     let Some(block) = block::Block::next(found, text, params) else {
         return false;
     };
     let mut markers = block::Markers::default();
-    let bits = found.next_bytes(block.len());
-    // Safety: the instructions were detected.
-    unsafe {
-        if avx512 {
-            gear_avx512::scan(&block, bits, &mut markers);
-        } else {
-            gear_avx2::scan(&block, bits, &mut markers);
-        }
-    }
+    scan(&block, found.next_bytes(block.len()), &mut markers);
     found.add_markers(markers.found.into_iter().flatten());
     true
 }
 
 /// Scans the next block of `text`; false if there is no fast way, or too little text for it.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn scan_block(_: &mut Candidates, _: &[u32], _: &ChunkParams) -> bool {
     false
 }

@@ -47,7 +47,7 @@ def make(lengths, rows, heads, seed, dtype):
 
 
 @pytest.mark.parametrize("blocks", [(128, 2048), (7, 5), (1, 1)])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(problem=problems())
 def test_equals_plain_softmax(blocks, problem):
     lengths, rows, heads, seed = problem

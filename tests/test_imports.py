@@ -2,9 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 SCRIPT = """
 import sys
+from pathlib import Path
+
+import pytest
 import irminsul
 irminsul.record(list(range(100)), 1)
 irminsul.lookup(list(range(100)))
@@ -24,3 +30,27 @@ def test_every_exported_name_exists() -> None:
     import irminsul
 
     assert [name for name in irminsul.__all__ if not hasattr(irminsul, name)] == []
+
+
+FORK = """
+import os
+import numpy  # may start threads of its own
+before = len(os.listdir("/proc/self/task"))
+import irminsul
+assert len(os.listdir("/proc/self/task")) == before, "importing starts no thread"
+registry = irminsul.Registry(1 << 20)
+registry.record(list(range(5000)), 1, namespace=irminsul.Namespace())
+child = os.fork()
+plan = registry.lookup([7, *range(5000)], namespace=irminsul.Namespace())
+assert plan.reused_tokens > 4900
+registry.record(list(range(100, 900)), os.getpid(), namespace=irminsul.Namespace())
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    assert child not in registry
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_importing_starts_no_thread_and_a_forked_child_works_on_its_own_copy() -> None:
+    run = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

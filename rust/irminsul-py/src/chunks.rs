@@ -11,7 +11,7 @@ use crate::chunk::Chunk;
 use crate::chunk_params::ChunkParams;
 use crate::failure::Failure;
 use crate::numbers::unsigned;
-use crate::tokens::{detached, token_ids};
+use crate::tokens::{chunk_array, detached, token_ids};
 
 /// The chunks of one token sequence, in order; they tile it.
 ///
@@ -153,8 +153,11 @@ pub(crate) fn chunk(
     tokens: &Bound<'_, PyAny>,
     params: Option<PyRef<'_, ChunkParams>>,
 ) -> Result<Chunks, Failure> {
-    let ids = token_ids(tokens)?;
     let params = params.map_or_else(irminsul::ChunkParams::default, |params| params.0);
+    if let Some(chunks) = chunk_array(tokens, &params) {
+        return chunks.map(Chunks::from);
+    }
+    let ids = token_ids(tokens)?;
     let core = detached(tokens.py(), ids.len(), || irminsul::chunk(&ids, &params));
     Ok(Chunks::from(core))
 }

@@ -7,26 +7,52 @@
 //! it. Integers below 2^30 hold their value in one digit at a known place, which builds for one
 //! version of CPython may read. Builds for the stable ABI may not.
 
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::scratch::Tokens;
 
-/// The items of a contiguous buffer; `None` for any other.
+/// The items of a contiguous buffer, which may be read without the interpreter lock.
 ///
-/// The interpreter lock is held from first to last item, so no Python code changes them meanwhile.
-/// Code of another extension that writes without the lock is that extension's error, as with every
-/// reader of a buffer.
-pub(crate) fn items<'a, T: Element>(
-    _: Python<'a>,
-    buffer: &'a PyBuffer<T>,
-) -> Option<impl ExactSizeIterator<Item = T> + 'a> {
-    let items = buffer.as_slice_ptr()?;
-    let first = items.cast::<T>();
-    // Safety: PyO3 has checked type and alignment, the buffer keeps the memory in place, and the
-    // indices stay below its length.
-    Some((0..items.len()).map(move |index| unsafe { first.add(index).read() }))
+/// The buffer keeps the memory in place. Nothing keeps another thread from writing to it; items are
+/// therefore only ever copied out, each once, and the copy is what is worked on.
+pub(crate) struct Items<'a, T> {
+    first: NonNull<T>,
+    len: usize,
+    buffer: PhantomData<&'a PyBuffer<T>>,
+}
+
+// Safety: the memory is plain numbers that the buffer keeps alive, and it is only read.
+unsafe impl<T: Element + Send> Send for Items<'_, T> {}
+
+// Safety: as above; every access is a read.
+unsafe impl<T: Element + Send> Sync for Items<'_, T> {}
+
+impl<'a, T: Element> Items<'a, T> {
+    /// `None` for a buffer that is not contiguous.
+    pub(crate) fn new(buffer: &'a PyBuffer<T>) -> Option<Self> {
+        let items = buffer.as_slice_ptr()?;
+        Some(Self {
+            first: items.cast::<T>(),
+            len: items.len(),
+            buffer: PhantomData,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The items from `at` on, at most `count`.
+    pub(crate) fn copy(&self, at: usize, count: usize) -> impl ExactSizeIterator<Item = T> + '_ {
+        let end = self.len.min(at.saturating_add(count));
+        // Safety: PyO3 has checked type and alignment, and the index is below the length.
+        (at.min(end)..end).map(move |index| unsafe { self.first.add(index).read() })
+    }
 }
 
 /// The ids, if every item is an exact `int` in [0, 2^30).

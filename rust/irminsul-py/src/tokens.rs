@@ -3,13 +3,16 @@
 //! Knows nothing of what the ids are used for. It always copies: other threads may write to a
 //! foreign buffer while the interpreter lock is released.
 
+use std::ffi::CStr;
+
+use irminsul::{ChunkParams, Chunker, Chunks};
 use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 
 use crate::failure::Failure;
-use crate::raw;
+use crate::raw::{self, Items};
 use crate::scratch::Tokens;
 
 /// Above this many tokens a call releases the interpreter lock; below, handing the lock over costs
@@ -132,13 +135,7 @@ fn from_buffer(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer) -> Result<To
         return Err(Failure::Dimensions { ndim });
     }
     let format = buffer.format();
-    let integers = match ElementType::from_format(format) {
-        ElementType::SignedInteger { bytes } | ElementType::UnsignedInteger { bytes } => bytes >= 2,
-        _ => false,
-    };
-    // PyO3 takes big-endian formats for native ones on little-endian machines, so they are refused here.
-    let swapped = matches!(format.to_bytes(), [b'>' | b'!', ..]) && cfg!(target_endian = "little");
-    if !integers || swapped {
+    if !is_native(format) {
         return Err(Failure::Format {
             format: format.to_owned(),
         });
@@ -159,10 +156,23 @@ fn from_buffer(object: &Bound<'_, PyAny>, buffer: &PyUntypedBuffer) -> Result<To
     })
 }
 
+/// Whether a format is that of integers of 16 bits and more in this machine's byte order.
+///
+/// PyO3 takes big-endian formats for native ones on little-endian machines, so they are told apart
+/// here.
+fn is_native(format: &CStr) -> bool {
+    let integers = match ElementType::from_format(format) {
+        ElementType::SignedInteger { bytes } | ElementType::UnsignedInteger { bytes } => bytes >= 2,
+        _ => false,
+    };
+    let swapped = matches!(format.to_bytes(), [b'>' | b'!', ..]) && cfg!(target_endian = "little");
+    integers && !swapped
+}
+
 /// Copies aligned native integers; `None` for anything else.
 fn from_typed(py: Python<'_>, buffer: &PyUntypedBuffer) -> Option<Result<Tokens, Failure>> {
     if let Ok(buffer) = buffer.as_typed::<u32>() {
-        return Some(plain(py, buffer));
+        return Some(narrow(py, buffer));
     }
     (buffer
         .as_typed()
@@ -190,48 +200,106 @@ fn from_typed(py: Python<'_>, buffer: &PyUntypedBuffer) -> Option<Result<Tokens,
     .ok()
 }
 
-fn plain(py: Python<'_>, buffer: &PyBuffer<u32>) -> Result<Tokens, Failure> {
-    let mut tokens = Tokens::with_room(buffer.item_count());
-    match raw::items(py, buffer) {
-        Some(items) => tokens.extend(items),
-        None => tokens.extend(buffer.to_vec(py)?.into_iter()),
-    }
-    Ok(tokens)
-}
-
 /// Narrows with one test for all ids, which the compiler turns into vector code; only a failure is
 /// looked for again.
-fn narrow<T>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Tokens, Failure>
+fn narrow<T: Id>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Tokens, Failure>
 where
-    T: Element + Into<i128>,
     Wide: From<T>,
 {
+    let mut tokens = Tokens::with_room(buffer.item_count());
     let mut outside = 0;
     let low = |value: T| {
         let Wide(wide) = Wide::from(value);
         outside |= wide >> 32;
         wide as u32
     };
-    let mut tokens = Tokens::with_room(buffer.item_count());
-    match raw::items(py, buffer) {
-        Some(items) => tokens.extend(items.map(low)),
+    match Items::new(buffer) {
+        Some(items) => tokens.extend(items.copy(0, items.len()).map(low)),
         None => tokens.extend(buffer.to_vec(py)?.into_iter().map(low)),
     }
     if outside == 0 {
-        return Ok(tokens);
+        Ok(tokens)
+    } else {
+        Err(out_of_range(py, buffer))
     }
-    let values = buffer
-        .to_vec(py)?
-        .into_iter()
-        .map(Into::<i128>::into)
-        .enumerate();
-    let mut wrong = values.filter(|(_, value)| u32::try_from(*value).is_err());
-    let (index, value) = wrong.next().unwrap_or_default();
-    Err(Failure::OutOfRange {
+}
+
+/// Names the first id that is out of range.
+fn out_of_range<T: Id>(py: Python<'_>, buffer: &PyBuffer<T>) -> Failure {
+    let values = match buffer.to_vec(py) {
+        Ok(values) => values,
+        Err(error) => return Failure::Python(error),
+    };
+    let mut values = values.into_iter().map(Into::<i128>::into).enumerate();
+    let wrong = values.find(|(_, value)| u32::try_from(*value).is_err());
+    let (index, value) = wrong.unwrap_or_default();
+    Failure::OutOfRange {
         index,
         value: value.to_string(),
+    }
+}
+
+/// Chunks a contiguous array without a copy of the whole: block by block, without the interpreter
+/// lock when there are many ids. `None` for anything else, which `token_ids` takes.
+pub(crate) fn chunk_array(
+    object: &Bound<'_, PyAny>,
+    params: &ChunkParams,
+) -> Option<Result<Chunks, Failure>> {
+    if object.is_exact_instance_of::<PyList>() {
+        return None;
+    }
+    let buffer = PyUntypedBuffer::get(object).ok()?;
+    if buffer.dimensions() != 1 || !is_native(buffer.format()) {
+        return None;
+    }
+    let py = object.py();
+    if let Ok(buffer) = buffer.as_typed::<u32>() {
+        return chunk_items(py, buffer, params);
+    }
+    if let Ok(buffer) = buffer.as_typed::<i64>() {
+        return chunk_items(py, buffer, params);
+    }
+    if let Ok(buffer) = buffer.as_typed::<i32>() {
+        return chunk_items(py, buffer, params);
+    }
+    buffer
+        .as_typed::<u64>()
+        .ok()
+        .and_then(|buffer| chunk_items(py, buffer, params))
+}
+
+fn chunk_items<T: Id>(
+    py: Python<'_>,
+    buffer: &PyBuffer<T>,
+    params: &ChunkParams,
+) -> Option<Result<Chunks, Failure>>
+where
+    Wide: From<T>,
+{
+    let items = Items::new(buffer)?;
+    let (chunks, outside) = detached(py, items.len(), || {
+        let mut chunker = Chunker::new(params);
+        let mut outside = 0;
+        chunker.push_with(items.len(), |at, room| {
+            for (id, value) in room.iter_mut().zip(items.copy(at, usize::MAX)) {
+                let Wide(wide) = Wide::from(value);
+                outside |= wide >> 32;
+                *id = wide as u32;
+            }
+        });
+        (chunker.finish(), outside)
+    });
+    Some(if outside == 0 {
+        Ok(chunks)
+    } else {
+        Err(out_of_range(py, buffer))
     })
 }
+
+/// What the items of an array of ids are.
+trait Id: Element + Copy + Send + Into<i128> {}
+
+impl<T: Element + Copy + Send + Into<i128>> Id for T {}
 
 /// An id of any width as 64 bits, of which negative ones set the upper half.
 struct Wide(u64);
@@ -248,4 +316,4 @@ macro_rules! widen {
     )*};
 }
 
-widen!(i16, u16, i32, i64, u64);
+widen!(i16, u16, i32, u32, i64, u64);

@@ -107,6 +107,13 @@ pub struct Chunks {
 }
 
 impl Chunks {
+    pub(crate) fn from_parts(bounds: Vec<usize>, fingerprints: Vec<u64>) -> Self {
+        Self {
+            bounds,
+            fingerprints,
+        }
+    }
+
     /// Chunk bounds: one more than there are chunks, from 0 to the number of tokens.
     pub fn bounds(&self) -> &[usize] {
         &self.bounds

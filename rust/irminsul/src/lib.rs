@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod chunk;
+mod chunker;
 mod error;
 mod fingerprint;
 pub mod gear;
@@ -20,6 +21,7 @@ mod simd;
 mod window;
 
 pub use chunk::{Chunk, Chunks, Cut, Cutter, chunk, chunk_bounds};
+pub use chunker::Chunker;
 pub use error::{Error, Result};
 pub use fingerprint::fingerprint;
 pub use namespace::Namespace;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use irminsul::{ChunkParams, Cut, Cutter, chunk, fingerprint};
+use irminsul::{ChunkParams, Chunker, Cut, Cutter, chunk, fingerprint};
 use proptest::prelude::*;
 use support::random_ids;
 
@@ -65,6 +65,23 @@ proptest! {
         for part in chunks.iter() {
             prop_assert_eq!(part.fingerprint, fingerprint(&tokens[part.start..part.end]));
         }
+    }
+
+    #[test]
+    fn pieces_make_no_difference(
+        tokens in long_tokens(),
+        params in params(),
+        sizes in prop::collection::vec(0_usize..40_000, 0..6),
+    ) {
+        let mut chunker = Chunker::new(&params);
+        let mut rest = &tokens[..];
+        for size in sizes {
+            let (piece, more) = rest.split_at(size.min(rest.len()));
+            chunker.push(piece);
+            rest = more;
+        }
+        chunker.push(rest);
+        prop_assert_eq!(chunker.finish(), chunk(&tokens, &params));
     }
 
     #[test]

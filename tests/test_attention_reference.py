@@ -13,12 +13,14 @@ torch = pytest.importorskip("torch")
 from irminsul.attention import (  # noqa: E402
     KeySpan,
     TileTable,
+    mla_attention,
     mla_attention_reference,
     spans_from_plan,
     tiles_from_pages,
     tiles_from_spans,
 )
 from irminsul.attention.reference import rotate_keys  # noqa: E402
+from irminsul.errors import InvalidParams  # noqa: E402
 
 MAX_POS = 512
 
@@ -51,7 +53,7 @@ def naive(q, keys, key_pos, query_pos, scale):
     key_lens=st.lists(st.integers(0, 200), min_size=1, max_size=3),
     first_pos=st.integers(0, 210),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_paged_rows_equal_naive_attention(seed, heads, q_len, key_lens, first_pos):
     generator = torch.Generator().manual_seed(seed)
     pages = torch.randperm(16, generator=generator)[: 4 * len(key_lens)].reshape(len(key_lens), 4)
@@ -97,7 +99,7 @@ def borrowed_rows(draw) -> Borrowed:
 
 @pytest.mark.parametrize("interleaved", [True, False])
 @given(row=borrowed_rows(), seed=st.integers(0, 2**31))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_borrowed_spans_equal_relocated_rows(interleaved, row, seed):
     generator = torch.Generator().manual_seed(seed)
     cache = torch.randn(16, 64, 576, generator=generator, dtype=torch.float64)
@@ -258,3 +260,56 @@ def test_a_plan_becomes_prefix_borrowed_and_own_spans():
     assert position == len(prompt)
     borrowed = [s for s in spans if s.delta]
     assert sum(len(s.slots) for s in borrowed) == plan.reused_tokens
+
+
+def plain_call(q_len: int = 2) -> dict[str, object]:
+    table = tiles_from_pages(torch.tensor([[1, 0]]), torch.tensor([100]))
+    return {
+        "q": torch.randn(q_len, 4, 576),
+        "cache": torch.randn(2, 64, 576),
+        "table": table,
+        "q_indptr": torch.tensor([0, q_len], dtype=torch.int32),
+        "q_pos": torch.tensor([98], dtype=torch.int32),
+    }
+
+
+def test_the_operator_runs_the_reference_on_the_cpu():
+    call = plain_call()
+    out, lse = mla_attention(**call, scale=0.05, max_q_len=2)
+    want, want_lse = mla_attention_reference(**call, scale=0.05)
+    assert torch.equal(out, want)
+    assert torch.equal(lse, want_lse)
+
+
+def test_the_operator_traces_without_data():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    call = plain_call()
+    with FakeTensorMode() as mode:
+        fake = {
+            name: mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+            for name, value in call.items()
+        }
+        table = call["table"]
+        fake["table"] = TileTable(
+            *(mode.from_tensor(t) for t in (table.tiles, table.start, table.count))
+        )
+        out, lse = mla_attention(**fake, scale=0.05, max_q_len=2)
+    assert out.shape == (2, 4, 512)
+    assert lse.shape == (2, 4)
+    assert lse.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": torch.randn(2, 4, 512)}, "576"),
+        ({"q": torch.randn(2, 129, 576)}, "129 heads"),
+        ({"cache": torch.randn(2, 32, 576)}, "64, 576"),
+        ({"cache": torch.randn(2, 64, 576, dtype=torch.float64)}, "float64"),
+        ({"cos_sin": torch.randn(8, 32)}, "8, 32"),
+    ],
+)
+def test_bad_inputs_are_refused_by_name(change, message):
+    with pytest.raises(InvalidParams, match=message):
+        mla_attention(**{**plain_call(), **change}, scale=0.05, max_q_len=2)

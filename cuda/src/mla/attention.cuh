@@ -10,323 +10,11 @@
 // warpgroup keeps the first slabs of Q in registers; they come through the same ring as the keys.
 #pragma once
 
-#include <cuda.h>
-#include <cuda_bf16.h>
-
 #include "common/launch.cuh"
-#include "rope_delta.cuh"
-#include "sm90.cuh"
+#include "helpers.cuh"
+#include "layout.cuh"
 
 namespace irminsul::mla {
-
-// CLUSTER CTAs share every key tile by TMA multicast, each with its own 64 rows.
-// OVERLAP: the next tile's S is in flight while this one goes through the softmax.
-// Q_SLABS: slabs of Q that live in registers of the scores warpgroup, the rest in shared memory.
-template <int CLUSTER_, bool OVERLAP_, int PAIRS_, int ROPES_, int PS_, int Q_SLABS_>
-struct Config {
-  static constexpr int CLUSTER = CLUSTER_;
-  static constexpr bool OVERLAP = OVERLAP_;
-  static constexpr int PAIRS = PAIRS_;
-  static constexpr int ROPES = ROPES_;
-  static constexpr int PS = PS_;
-  static constexpr int Q_SLABS = Q_SLABS_;
-  static constexpr int Q_SHARED_SLABS = HEAD_DIM / SLAB_DIM - Q_SLABS;
-  static constexpr int THREADS = 512;
-  static constexpr int SCORES_REGISTERS = 152;
-  static constexpr int OUTPUT_REGISTERS = 160;
-  static constexpr int HELPER_REGISTERS = 40;
-};
-using Streaming = Config<1, false, 10, 2, 1, 4>;  // memory bound: as much in flight as possible
-#ifdef IRM_PAIRS
-using Shared2 = Config<2, IRM_OV, IRM_PAIRS, 2, IRM_PS, IRM_QS>;
-#else
-using Shared2 = Config<2, false, 10, 2, 1, 4>;
-#endif
-    // tensor bound: two CTAs, one stream of keys
-
-struct Args {
-  CUtensorMap keys;     // [pages][slabs][64 rows][64 columns], box of a pair of slabs or one of it
-  CUtensorMap ropes;    // the same tensor, box of a k_r slab or half of one
-  CUtensorMap queries;  // [slabs][total_q * heads][64 columns], box of one slab
-  const Boundary* boundaries;  // [num_workers + 1]
-  const Unit* units;           // [num_units]
-  const Tile* tiles;           // [num_tiles]
-  const float* cos_sin;        // [max_pos, 64]
-  __nv_bfloat16* out;          // [total_q * heads, 512]
-  float* lse;                  // [total_q * heads]
-  float* partial_out;          // [2 * num_workers, BLOCK_M * cluster, 512]
-  float* partial_lse;          // [2 * num_workers, BLOCK_M * cluster], base 2
-  uint64_t key_policy;
-  float scale_log2;
-  int num_heads;
-  int num_positions;
-  int interleaved;
-};
-
-// What the scores and output warpgroups must know of one unit; written by the query warp.
-struct Item {
-  int flat_row;
-  int num_rows;
-  int head0;
-  int first_pos;
-  int num_tiles;
-  int partial_slot;  // -1: the result is complete
-  int last;
-};
-
-// What goes with one key tile; written by the key warp.
-struct TileInfo {
-  int bounds;
-  int delta;
-  int pos0;
-  int first;  // first tile of its unit: query slabs stand before it in the ring
-};
-
-constexpr uint32_t FULL_PAGE = PAGE_SIZE << 16;
-constexpr float LN_2 = 0.693147180559945309f;
-// The running maximum follows only when it grows by more than this (in powers of two): the output
-// then hardly ever has to be rescaled, and the sums stay far from overflow.
-constexpr float RESCALE_THRESHOLD = 8.0f;
-
-template <class C>
-struct Storage {
-  alignas(1024) uint8_t q[C::Q_SHARED_SLABS][SLAB_BYTES];
-  alignas(1024) uint8_t p[C::PS][SLAB_BYTES];
-  alignas(1024) uint8_t pairs[C::PAIRS][PAIR_BYTES];
-  alignas(1024) uint8_t ropes[C::ROPES][SLAB_BYTES];
-  alignas(16) float angles[C::ROPES][ROPE_DIM];
-  TileInfo tiles[C::ROPES];
-  float p_scale[C::PS][BLOCK_M];
-  float inverse_sum[BLOCK_M];
-  Item item;
-  uint64_t pair_full[C::PAIRS], pair_empty[C::PAIRS];
-  uint64_t rope_full[C::ROPES], rope_ready[C::ROPES], rope_empty[C::ROPES];
-  uint64_t p_full[C::PS], p_empty[C::PS];
-  uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
-};
-
-template <class C>
-__device__ __forceinline__ void init_barriers(Storage<C>& sm) {
-  using cutlass::arch::ClusterBarrier;
-  for (int i = 0; i < C::PAIRS; ++i) {
-    ClusterBarrier::init(&sm.pair_full[i], 1);
-    ClusterBarrier::init(&sm.pair_empty[i], 4 * C::CLUSTER);
-  }
-  for (int i = 0; i < C::ROPES; ++i) {
-    ClusterBarrier::init(&sm.rope_full[i], 1);
-    ClusterBarrier::init(&sm.rope_ready[i], TRANSFORM_THREADS / 32);
-    ClusterBarrier::init(&sm.rope_empty[i], 4 * C::CLUSTER);
-  }
-  for (int i = 0; i < C::PS; ++i) {
-    ClusterBarrier::init(&sm.p_full[i], 4);
-    ClusterBarrier::init(&sm.p_empty[i], 8);
-  }
-  ClusterBarrier::init(&sm.q_full, 1);
-  ClusterBarrier::init(&sm.q_empty, 12);
-  ClusterBarrier::init(&sm.epilogue_full, 4);
-  ClusterBarrier::init(&sm.epilogue_empty, 8);
-  cutlass::arch::fence_barrier_init();
-}
-
-// The units of one worker and the tiles of each that are its own.
-struct Work {
-  Boundary begin, end;
-  int last_unit;
-
-  __device__ __forceinline__ explicit Work(const Boundary* boundaries, int worker) {
-    begin = boundaries[worker];
-    end = boundaries[worker + 1];
-    last_unit = end.tile > 0 ? end.unit : end.unit - 1;
-  }
-  __device__ __forceinline__ bool empty() const {
-    return begin.unit == end.unit && begin.tile == end.tile;
-  }
-  __device__ __forceinline__ int first_tile(int unit) const {
-    return unit == begin.unit ? begin.tile : 0;
-  }
-  __device__ __forceinline__ int end_tile(int unit, int num_tiles) const {
-    return unit == end.unit ? end.tile : num_tiles;
-  }
-};
-
-// ---------------------------------------------------------------------------------------- helpers
-
-template <class C>
-__device__ __forceinline__ void load_pair(const Args& args, Storage<C>& sm, Ring<C::PAIRS>& ring,
-                                          int page, int slab, int rank) {
-  barrier_wait(&sm.pair_empty[ring.slot], ring.phase ^ 1);
-  uint64_t* full = &sm.pair_full[ring.slot];
-  barrier_expect(full, PAIR_BYTES);
-  if constexpr (C::CLUSTER == 1) {
-    cute::SM90_TMA_LOAD_4D::copy(&args.keys, full, args.key_policy, sm.pairs[ring.slot], 0, 0,
-                                 slab, page);
-  } else {
-    constexpr int SLABS = PAIR_SLABS / C::CLUSTER;
-    cute::SM90_TMA_LOAD_MULTICAST_4D::copy(
-        &args.keys, full, (1 << C::CLUSTER) - 1, args.key_policy,
-        sm.pairs[ring.slot] + rank * SLABS * SLAB_BYTES, 0, 0, slab + rank * SLABS, page);
-  }
-  ring.advance();
-}
-
-__device__ __forceinline__ bool in_table(const Args& args, int delta) {
-  return delta < args.num_positions && -delta < args.num_positions;
-}
-
-// The k_r slab, what the tile is, and the angles of its delta.
-template <class C>
-__device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring<C::ROPES>& ring,
-                                          const Tile& tile, bool first, int rank) {
-  barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
-  uint64_t* full = &sm.rope_full[ring.slot];
-  sm.tiles[ring.slot] = TileInfo{tile.bounds, tile.delta, tile.pos0, first};
-  const bool turns = tile.delta != 0 && in_table(args, tile.delta);
-  barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
-  constexpr int SLAB = LATENT_DIM / SLAB_DIM;
-  if constexpr (C::CLUSTER == 1) {
-    cute::SM90_TMA_LOAD_4D::copy(&args.ropes, full, args.key_policy, sm.ropes[ring.slot], 0, 0,
-                                 SLAB, tile.page);
-  } else {
-    constexpr int ROWS = PAGE_SIZE / C::CLUSTER;
-    cute::SM90_TMA_LOAD_MULTICAST_4D::copy(
-        &args.ropes, full, (1 << C::CLUSTER) - 1, args.key_policy,
-        sm.ropes[ring.slot] + rank * ROWS * 128, 0, rank * ROWS, SLAB, tile.page);
-  }
-  if (turns) {
-    const float* angles = args.cos_sin + int64_t{tile.delta < 0 ? -tile.delta : tile.delta} * ROPE_DIM;
-    cute::SM90_BULK_COPY_G2S::copy(angles, full, sm.angles[ring.slot], ROPE_DIM * 4);
-  }
-  ring.advance();
-}
-
-template <class C>
-__device__ __forceinline__ void load_query_pairs(const Args& args, Storage<C>& sm,
-                                                 Ring<C::PAIRS>& ring, int flat_row) {
-  const auto policy = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
-#pragma unroll
-  for (int slab = 0; slab < C::Q_SLABS; ++slab) {
-    uint64_t* full = &sm.pair_full[ring.slot];
-    if (slab % PAIR_SLABS == 0) {
-      barrier_wait(&sm.pair_empty[ring.slot], ring.phase ^ 1);
-      barrier_expect(full, PAIR_BYTES);
-    }
-    cute::SM90_TMA_LOAD_3D::copy(&args.queries, full, policy,
-                                 sm.pairs[ring.slot] + slab % PAIR_SLABS * SLAB_BYTES, 0, flat_row,
-                                 slab);
-    if (slab % PAIR_SLABS == PAIR_SLABS - 1) ring.advance();
-  }
-}
-
-// All tiles of all units, in order, through the rings. Lanes hold the next 32 tiles each time, so
-// that no load of the table stands between two copies.
-template <class C>
-__device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const Work& work,
-                                         int rank, int lane) {
-  Ring<C::PAIRS> pairs;
-  Ring<C::ROPES> ropes;
-  int count = work.begin.first_tiles, tile_at = work.begin.tile_at;
-  int flat_row = work.begin.flat_row;
-  for (int u = work.begin.unit; u <= work.last_unit; ++u) {
-    const int4* table = reinterpret_cast<const int4*>(args.tiles) + tile_at;
-    int4 now{}, next = lane < count ? __ldg(table + lane) : int4{};
-    const Unit coming = u < work.last_unit ? args.units[u + 1] : Unit{};
-    if (lane == 0 && count > 0) {
-      load_query_pairs<C>(args, sm, pairs, flat_row + rank * BLOCK_M);
-    }
-    for (int t = 0; t < count; ++t) {
-      if (t % 32 == 0) {
-        now = next;
-        if (t + 32 + lane < count) next = __ldg(table + t + 32 + lane);
-      }
-      Tile tile;
-      tile.page = __shfl_sync(~0u, now.x, t % 32);
-      tile.bounds = __shfl_sync(~0u, now.y, t % 32);
-      tile.delta = __shfl_sync(~0u, now.z, t % 32);
-      tile.pos0 = __shfl_sync(~0u, now.w, t % 32);
-      if (lane == 0) {
-        load_rope<C>(args, sm, ropes, tile, t == 0, rank);
-        for (int pair = 0; pair < TILE_PAIRS; ++pair) {
-          load_pair<C>(args, sm, pairs, tile.page, pair * PAIR_SLABS, rank);
-        }
-      }
-      __syncwarp();
-    }
-    count = work.end_tile(u + 1, coming.num_tiles);
-    tile_at = coming.tile0;
-    flat_row = coming.flat_row;
-  }
-}
-
-// The resident slabs of Q and the description of each unit.
-template <class C>
-__device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, const Work& work,
-                                           int worker, int rank) {
-  if (work.empty()) {  // an item without rows sends the other warpgroups home
-    sm.item = Item{0, 0, 0, 0, 0, -1, 1};
-    barrier_arrive(&sm.q_full);
-    return;
-  }
-  uint32_t phase = 0;
-  const auto policy = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
-  for (int u = work.begin.unit; u <= work.last_unit; ++u) {
-    const Unit unit = args.units[u];
-    const int first = work.first_tile(u), end = work.end_tile(u, unit.num_tiles);
-    const int row = unit.head0 + rank * BLOCK_M;
-    Item item;
-    item.flat_row = unit.flat_row + rank * BLOCK_M;
-    item.num_rows = min(max(unit.num_rows - rank * BLOCK_M, 0), BLOCK_M);
-    item.head0 = row % args.num_heads;
-    item.first_pos = unit.first_pos + row / args.num_heads;
-    item.num_tiles = end - first;
-    item.partial_slot = first > 0 ? 2 * worker : end < unit.num_tiles ? 2 * worker + 1 : -1;
-    item.last = u == work.last_unit;
-    barrier_wait(&sm.q_empty, phase ^ 1);
-    sm.item = item;
-    if (item.num_tiles == 0) {
-      barrier_arrive(&sm.q_full);
-    } else {
-      barrier_expect(&sm.q_full, C::Q_SHARED_SLABS * SLAB_BYTES);
-#pragma unroll
-      for (int slab = 0; slab < C::Q_SHARED_SLABS; ++slab) {
-        cute::SM90_TMA_LOAD_3D::copy(&args.queries, &sm.q_full, policy, sm.q[slab], 0,
-                                     item.flat_row, slab + C::Q_SLABS);
-      }
-    }
-    phase ^= 1;
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, const Work& work,
-                                                int thread) {
-  Ring<C::PAIRS> pairs;
-  Ring<C::ROPES> ropes;
-  const bool interleaved = args.interleaved;
-  for (int t = 0; t < work.begin.total_tiles; ++t) {
-    barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
-    const TileInfo tile = sm.tiles[ropes.slot];
-    if (tile.first) pairs.advance(C::Q_SLABS / PAIR_SLABS);
-    if (tile.delta != 0) {
-      const Rotation rotation = in_table(args, tile.delta)
-                                    ? read_rotation(sm.angles[ropes.slot], tile.delta, thread)
-                                    : no_rotation();
-      rotate_slab(sm.ropes[ropes.slot], rotation, interleaved, thread);
-    }
-    if (tile.bounds == FULL_PAGE) {
-      pairs.advance(TILE_PAIRS);
-    } else {
-      for (int pair = 0; pair < TILE_PAIRS; ++pair) {
-        barrier_wait(&sm.pair_full[pairs.slot], pairs.phase);
-        zero_foreign_rows(sm.pairs[pairs.slot], tile.bounds & 0xFFFF, tile.bounds >> 16, thread);
-        pairs.advance();
-      }
-    }
-    fence_async_proxy();
-    __syncwarp();
-    if (thread % 32 == 0) barrier_arrive(&sm.rope_ready[ropes.slot]);
-    ropes.advance();
-  }
-}
 
 // ----------------------------------------------------------------------------------------- scores
 
@@ -339,7 +27,7 @@ struct Scores {
   int first_pos;
   Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
-  Ring<C::PS> ps;
+  uint32_t p_phase = 0;
   uint32_t fragment;  // byte of a slab where this lane's fragment row starts
   int warp, lane;
 };
@@ -406,14 +94,11 @@ __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, 
 }
 
 template <class C>
-__device__ __forceinline__ void wait_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32],
-                                            bool issued) {
+__device__ __forceinline__ void wait_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
   cute::warpgroup_wait<0>();
   fence_registers(s);
-  if (issued) {
-    if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.rope_empty[st.ropes.slot]);
-    st.ropes.advance();
-  }
+  if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.rope_empty[st.ropes.slot]);
+  st.ropes.advance();
 }
 
 // -inf where the key is outside the tile's bounds or after the row's token.
@@ -449,7 +134,7 @@ __device__ __forceinline__ float update_maximum(Scores<C>& st, const float (&s)[
   return factor;
 }
 
-// S of one tile -> P in shared memory, handed to the output warpgroups.
+// S of one tile -> P in shared memory.
 template <class C>
 __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, Scores<C>& st,
                                              float (&s)[32], TileMask tile) {
@@ -465,8 +150,8 @@ __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, S
     s[i] = exp2_approx(fmaf(s[i], args.scale_log2, i & 2 ? -max1 : -max0));
     st.sum[(i & 2) / 2] += s[i];
   }
-  barrier_wait(&sm.p_empty[st.ps.slot], st.ps.phase ^ 1);
-  const uint32_t p = smem_address(sm.p[st.ps.slot]);
+  barrier_wait(&sm.p_empty, st.p_phase ^ 1);
+  const uint32_t p = smem_address(sm.p);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     store_matrices(p + fragment_offset(st.fragment, k, st.lane),
@@ -474,52 +159,24 @@ __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, S
                    pack_bf16(s[8 * k + 4], s[8 * k + 5]), pack_bf16(s[8 * k + 6], s[8 * k + 7]));
   }
   if (st.lane % 4 == 0) {
-    sm.p_scale[st.ps.slot][st.warp * 16 + st.lane / 4] = factor0;
-    sm.p_scale[st.ps.slot][st.warp * 16 + st.lane / 4 + 8] = factor1;
+    sm.p_scale[st.warp * 16 + st.lane / 4] = factor0;
+    sm.p_scale[st.warp * 16 + st.lane / 4 + 8] = factor1;
   }
   fence_async_proxy();
   __syncwarp();
-  if (st.lane == 0) barrier_arrive(&sm.p_full[st.ps.slot]);
-  st.ps.advance();
+  if (st.lane == 0) barrier_arrive(&sm.p_full);
+  st.p_phase ^= 1;
 }
 
-// Memory bound: one S at a time leaves nothing waiting on a tile that has not arrived.
 template <class C>
 __device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scores<C>& st,
                                           int count) {
   float s[32];
+#pragma unroll 1
   for (int t = 0; t < count; ++t) {
     const TileMask tile = issue_scores(sm, st, s);
-    wait_scores(sm, st, s, true);
+    wait_scores(sm, st, s);
     softmax_tile(args, sm, st, s, tile);
-  }
-}
-
-// Tensor bound: tile t + 1 is multiplied while tile t goes through the softmax. Two sets of
-// registers under names of their own, because a run-time index would send them to memory.
-template <class C>
-__device__ __forceinline__ void run_tiles_overlapped(const Args& args, Storage<C>& sm,
-                                                     Scores<C>& st, int count) {
-  float a[32], b[32];
-  TileMask tile_a = issue_scores(sm, st, a), tile_b;
-  wait_scores(sm, st, a, true);
-  int t = 0;
-#pragma unroll 1
-  for (; t + 2 < count; t += 2) {
-    tile_b = issue_scores(sm, st, b);
-    softmax_tile(args, sm, st, a, tile_a);
-    wait_scores(sm, st, b, true);
-    tile_a = issue_scores(sm, st, a);
-    softmax_tile(args, sm, st, b, tile_b);
-    wait_scores(sm, st, a, true);
-  }
-  if (t + 2 == count) {
-    tile_b = issue_scores(sm, st, b);
-    softmax_tile(args, sm, st, a, tile_a);
-    wait_scores(sm, st, b, true);
-    softmax_tile(args, sm, st, b, tile_b);
-  } else {
-    softmax_tile(args, sm, st, a, tile_a);
   }
 }
 
@@ -535,8 +192,9 @@ __device__ __forceinline__ void finish_unit(const Args& args, Storage<C>& sm, Sc
     sum += __shfl_xor_sync(~0u, sum, 2);
     const int row = st.warp * 16 + st.lane / 4 + 8 * r;
     if (st.lane % 4 != 0) continue;
-    sm.inverse_sum[row] = sum > 0.0f ? 1.0f / sum : 0.0f;
-    const float lse = sum > 0.0f ? st.max[r] + log2f(sum) : -INFINITY;
+    sm.inverse_sum[row] = sum == 0.0f ? 0.0f : 1.0f / sum;  // NaN stays NaN
+    const float base = st.max[r] == -INFINITY ? 0.0f : st.max[r];
+    const float lse = sum == 0.0f ? -INFINITY : base + log2f(sum);
     if (row >= item.num_rows) continue;
     if (item.partial_slot < 0) {
       args.lse[item.flat_row + row] = lse * LN_2;
@@ -568,20 +226,14 @@ __device__ __forceinline__ void scores_warpgroup(const Args& args, Storage<C>& s
   for (uint32_t phase = 0;; phase ^= 1) {
     barrier_wait(&sm.q_full, phase);
     const int num_tiles = uniform(sm.item.num_tiles);
+    if (num_tiles > 0) load_query_registers(sm, st);
     st.max[0] = st.max[1] = -INFINITY;
     st.sum[0] = st.sum[1] = 0.0f;
     st.first_pos = sm.item.first_pos;
     const int row = sm.item.head0 + st.warp * 16 + st.lane / 4;
     st.pos[0] = st.first_pos + row / args.num_heads;
     st.pos[1] = st.first_pos + (row + 8) / args.num_heads;
-    if (num_tiles > 0) {
-      load_query_registers(sm, st);
-      if constexpr (C::OVERLAP) {
-        run_tiles_overlapped(args, sm, st, num_tiles);
-      } else {
-        run_tiles(args, sm, st, num_tiles);
-      }
-    }
+    run_tiles(args, sm, st, num_tiles);
     const Item item = read_item(sm);  // read again: kept, it would cost registers in the loop
     __syncwarp();
     if (st.lane == 0) barrier_arrive(&sm.q_empty);
@@ -659,12 +311,12 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], float factor0, float 
 // O += P V of one tile; a pair of slabs goes back to the ring as soon as it is multiplied.
 template <class C>
 __device__ __forceinline__ void add_tile(Storage<C>& sm, float (&o)[2][64], Ring<C::PAIRS>& pairs,
-                                         const Ring<C::PS>& ps, int row, int lane, bool first) {
-  const uint32_t p = opaque(k_major_descriptor(smem_address(sm.p)) + ps.slot * SLAB_STEP);
+                                         uint32_t p_phase, int row, int lane, bool first) {
+  const uint32_t p = opaque(k_major_descriptor(smem_address(sm.p)));
   const uint32_t v = opaque(mn_major_descriptor(smem_address(sm.pairs)));
-  barrier_wait(&sm.p_full[ps.slot], ps.phase);
+  barrier_wait(&sm.p_full, p_phase);
   if (!first) {
-    const float factor0 = sm.p_scale[ps.slot][row], factor1 = sm.p_scale[ps.slot][row + 8];
+    const float factor0 = sm.p_scale[row], factor1 = sm.p_scale[row + 8];
     if (__any_sync(~0u, factor0 != 1.0f || factor1 != 1.0f)) rescale(o, factor0, factor1);
   }
   Ring<C::PAIRS> second = pairs;
@@ -702,7 +354,7 @@ __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& s
   const int lane = thread % 32;
   const int row = thread / 32 * 16 + lane / 4;
   Ring<C::PAIRS> pairs;
-  Ring<C::PS> ps;
+  uint32_t p_phase = 0;
   float o[2][64];  // columns 0..127 and 128..255 of this half
   pairs.advance(half * TILE_PAIRS / 2);
 #pragma unroll 1
@@ -711,12 +363,13 @@ __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& s
     const Item item = read_item(sm);
     __syncwarp();
     if (lane == 0) barrier_arrive(&sm.q_empty);
-    if (item.num_tiles > 0) pairs.advance(C::Q_SLABS / PAIR_SLABS);
+    if (item.num_tiles > 0) pairs.advance(C::Q_PAIRS);
 #pragma unroll 1
     for (int t = 0; t < item.num_tiles; ++t) {
-      add_tile(sm, o, pairs, ps, row, lane, t == 0);
-      if (lane == 0) barrier_arrive(&sm.p_empty[ps.slot]);
-      ps.advance();
+      add_tile(sm, o, pairs, p_phase, row, lane, t == 0);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&sm.p_empty);
+      p_phase ^= 1;
     }
     barrier_wait(&sm.epilogue_full, phase);
     const float inverse[2] = {sm.inverse_sum[row], sm.inverse_sum[row + 8]};

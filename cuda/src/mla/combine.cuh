@@ -75,7 +75,7 @@ __device__ __forceinline__ float max_lse(const CombineArgs& a, const Split& spli
 
 __device__ __forceinline__ void store_sum(const CombineArgs& a, const Sum& sum, int64_t flat_row,
                                           int column) {
-  const float f = sum.weight > 0.0f ? 1.0f / sum.weight : 0.0f;
+  const float f = sum.weight == 0.0f ? 0.0f : 1.0f / sum.weight;  // NaN stays NaN
   const __nv_bfloat162 low = __floats2bfloat162_rn(sum.value.x * f, sum.value.y * f);
   const __nv_bfloat162 high = __floats2bfloat162_rn(sum.value.z * f, sum.value.w * f);
   uint2 words;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void store_sum(const CombineArgs& a, const Sum& sum, 
   *reinterpret_cast<uint2*>(a.out + flat_row * LATENT_DIM + column) = words;
   if (column == 0) {
     a.lse[flat_row] =
-        sum.weight > 0.0f ? (sum.max + log2f(sum.weight)) * 0.693147180559945309f : -INFINITY;
+        sum.weight == 0.0f ? -INFINITY : (sum.max + log2f(sum.weight)) * 0.693147180559945309f;
   }
 }
 

@@ -162,8 +162,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
     const int2 at = w == 0      ? int2{0, 0}
                     : w >= busy ? int2{num_units, 0}
                                 : cut(costs, units, num_units, before * w / busy);
-    boundaries[w].unit = at.x;
-    boundaries[w].tile = at.y;
+    boundaries[w] = Boundary{at.x, at.y};
   }
   __syncthreads();
 

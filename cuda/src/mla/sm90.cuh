@@ -25,21 +25,6 @@ __device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, valu
 // ---- mbarriers: CUTLASS's wrappers carry no "memory" clobber, and data read here depends on it.
 
 __device__ __forceinline__ void barrier_wait(const uint64_t* barrier, uint32_t phase) {
-#ifdef IRM_MLA_WATCHDOG
-  for (int tries = 0; tries < 300; ++tries) {
-    uint32_t done;
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
-        "selp.b32 %0, 1, 0, p;\n}\n"
-        : "=r"(done)
-        : "r"(smem_address(barrier)), "r"(phase), "r"(0x989680)
-        : "memory");
-    if (done) return;
-  }
-  printf("stuck: block %d thread %d barrier at %u phase %u\n", blockIdx.x, threadIdx.x,
-         smem_address(barrier), phase);
-  asm volatile("trap;");
-#endif
   asm volatile(
       "{\n"
       ".reg .pred done;\n"

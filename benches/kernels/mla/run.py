@@ -1,0 +1,209 @@
+"""Times of mla_attention on one GPU -> a JSON file of results.
+
+Every size runs in one process beside FlashMLA (package sglang-kernel, where it can be imported), as
+replays of CUDA graphs over keys that rotate through more than the L2, ours and theirs in turn. The
+schedules of both are made beforehand, as an engine does once for all layers.
+
+    python benches/kernels/mla/run.py --out benches/kernels/mla/results/h200.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from irminsul import native
+from irminsul.attention import TileTable, mla_attention, plan_attention
+from rivals import flash_mla_call, relocation_call
+from workloads import SCALE, TABLE, Case, Pool, cut_spans, rope_table, whole_pages
+
+Call = Callable[[], object]
+PREFILL = [Case(1, 16, 512, 32_768), Case(4, 16, 2048, 16_384)]
+STREAMING = [Case(64, 16, 1, 32_768), Case(8, 16, 1, 131_072)]
+SINGLE = {Case(1, 16, 1, 32_768), Case(1, 16, 1, 131_072)}
+CUT = [Case(64, 16, 1, 8192), Case(64, 128, 1, 8192)]
+
+
+def capture(calls: list[Call]) -> torch.cuda.CUDAGraph:
+    """One graph that holds all calls."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph
+
+
+def replay_in_turn(graphs: dict[str, torch.cuda.CUDAGraph], calls: int, rounds: int) -> Any:
+    """Microseconds per call of each graph, one replay of each a round."""
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(2):
+        for graph in graphs.values():
+            graph.replay()
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples[name].append(start.elapsed_time(end) * 1000 / calls)
+    return samples
+
+
+class Bench:
+    """The pool that all cases share, and the rows of the report."""
+
+    def __init__(self, rounds: int) -> None:
+        self.pool = Pool()
+        self.cos_sin = rope_table()
+        self.rounds = rounds
+        self.rows: list[dict[str, Any]] = []
+        self.read_bandwidth = self.measure_read()
+
+    def measure_read(self) -> float:
+        """GB/s of a reduction over 2 GiB: what this GPU reads at most."""
+        words = self.pool.cache.view(torch.int32).flatten()[: 1 << 29].view(4096, -1)
+        graph = capture([lambda: torch.amax(words, dim=1)])
+        times = replay_in_turn({"read": graph}, 1, 9)["read"]
+        return words.numel() * 4 / statistics.median(times) / 1e3
+
+    def add(
+        self, bar_id: str, case: str, metric: str, value: float, unit: str, **more: Any
+    ) -> None:
+        row = {"bar_id": bar_id, "case": case, "metric": metric, "value": round(value, 3)}
+        row |= {"unit": unit, "rival": None, "rival_value": None, "bar": None, "samples": None}
+        self.rows.append(row | more)
+
+    def call(self, case: Case, q: torch.Tensor, table: TileTable) -> Call:
+        indptr = (torch.arange(case.batch + 1) * case.q_len).int().cuda()
+        q_pos = torch.full((case.batch,), case.keys - case.q_len, dtype=torch.int32).cuda()
+        shape = {"total_q": case.batch * case.q_len, "num_heads": case.heads}
+        plan = plan_attention(table, indptr, q_pos, max_q_len=case.q_len, **shape)
+        options = {"scale": SCALE, "max_q_len": case.q_len, "cos_sin": self.cos_sin, "plan": plan}
+        return lambda: mla_attention(q, self.pool.cache, table, indptr, q_pos, **options)
+
+    def queries(self, case: Case) -> torch.Tensor:
+        return torch.randn(case.batch * case.q_len, case.heads, 576, device="cuda").bfloat16()
+
+    def time(self, case: Case, ways: dict[str, list[Call]]) -> dict[str, float]:
+        graphs = {name: capture(calls) for name, calls in ways.items()}
+        self.samples = replay_in_turn(graphs, case.calls, self.rounds)
+        return {name: statistics.median(values) for name, values in self.samples.items()}
+
+    def compare(self, case: Case) -> None:
+        q = self.queries(case)
+        pages = [self.pool.pages(case.batch, case.keys // 64) for _ in range(case.calls)]
+        ways: dict[str, list[Call]] = {
+            "ours": [self.call(case, q, whole_pages(p, case.keys, rotated=False)) for p in pages],
+            "rotated": [self.call(case, q, whole_pages(p, case.keys, rotated=True)) for p in pages],
+        }
+        flash = [flash_mla_call(case, q, self.pool.cache, p) for p in pages]
+        if all(flash):
+            ways["flash"] = flash  # type: ignore[assignment]
+        moved = [relocation_call(case, self.pool.cache, p, self.cos_sin) for p in pages]
+        ways["unfused"] = [pair for one in zip(moved, ways["ours"], strict=True) for pair in one]
+        self.report(case, self.time(case, ways))
+
+    def report(self, case: Case, us: dict[str, float]) -> None:
+        flash = us.get("flash")
+        kept = [round(value, 2) for value in self.samples["ours"]]
+        single = case in SINGLE
+        bar = "<= 0.80 of the rival" if single else "<= 1.00 of the rival"
+        self.add(
+            "mla.4" if single else "mla.1",
+            case.name,
+            "time in a CUDA graph, delta 0",
+            us["ours"],
+            "us",
+            rival="FlashMLA (sglang-kernel 0.4.5)",
+            rival_value=flash and round(flash, 3),
+            bar=bar,
+            samples=kept,
+        )
+        rate = case.bytes / us["ours"] / 1e3
+        share = rate / self.read_bandwidth
+        if case in PREFILL:
+            self.add(
+                "mla.2", case.name, "rate", case.flop / us["ours"] / 1e6, "TFLOP/s", bar=">= 690"
+            )
+        if case in STREAMING:
+            self.add("mla.3", case.name, "share of read bandwidth", share, "", bar=">= 0.92")
+        self.add("mla.rate", case.name, "rate", case.flop / us["ours"] / 1e6, "TFLOP/s")
+        self.add("mla.bandwidth", case.name, "bandwidth", rate, "GB/s")
+        self.add(
+            "mla.5",
+            case.name,
+            "time with every tile rotated over delta 0",
+            us["rotated"] / us["ours"],
+            "",
+            bar="<= 1.03",
+        )
+        self.add(
+            "mla.7",
+            case.name,
+            "time with every tile rotated",
+            us["rotated"],
+            "us",
+            rival="relocate_rows of one layer, then attention",
+            rival_value=round(us["unfused"], 3),
+            bar="< the rival",
+        )
+        print(
+            f"{case.name:<52}{us['ours']:10.1f} us {case.flop / us['ours'] / 1e6:6.0f} TFLOP/s "
+            f"{rate:6.0f} GB/s ({share:.3f}) | rotated x{us['rotated'] / us['ours']:.3f} | "
+            f"flash {flash or 0:.1f} x{us['ours'] / (flash or 1):.3f} | "
+            f"unfused {us['unfused']:.1f}",
+            flush=True,
+        )
+
+    def cut(self, case: Case) -> None:
+        q = self.queries(case)
+        plain, spans, ratio = [], [], 1.0
+        for _ in range(case.calls):
+            pages = self.pool.pages(case.batch, 3 * case.keys // 128)
+            plain.append(self.call(case, q, whole_pages(pages, case.keys, rotated=False)))
+            table, ratio = cut_spans(pages, case.keys)
+            spans.append(self.call(case, q, table))
+        us = self.time(case, {"ours": plain, "cut": spans})
+        value = us["cut"] / us["ours"] / ratio
+        self.add(
+            "mla.6",
+            case.name,
+            f"time in cut spans over contiguous, over pages touched ({ratio:.2f})",
+            value,
+            "",
+            bar="<= 1.10",
+        )
+        print(f"{case.name:<52} cut {us['cut']:.1f} us, whole {us['ours']:.1f} us: {value:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="results file to write")
+    parser.add_argument("--rounds", type=int, default=15, help="replays of each graph")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    bench = Bench(arguments.rounds)
+    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {native.build_info()}"
+    print(f"{machine}; reads {bench.read_bandwidth:.0f} GB/s", flush=True)
+    bench.add("mla.read", "2 GiB", "read bandwidth (amax)", bench.read_bandwidth, "GB/s")
+    for case in TABLE:
+        bench.compare(case)
+    for case in CUT:
+        bench.cut(case)
+    if arguments.out:
+        command = "python benches/kernels/mla/run.py --out FILE"
+        report = {"machine": machine, "command": command, "rows": bench.rows}
+        arguments.out.write_text(json.dumps(report, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()

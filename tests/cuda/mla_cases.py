@@ -1,0 +1,151 @@
+"""Random batches for the attention kernel's tests: who owns which slots, and what must not matter.
+
+Knows tile tables and the reference; nothing of the CUDA library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from irminsul.attention import KeySpan, TileTable, mla_attention_reference, tiles_from_spans
+from irminsul.attention.reference import gather_keys
+from torch import Tensor
+
+SCALE = 1.5 * 576**-0.5
+MAX_POS = 4096
+
+
+@dataclass(frozen=True)
+class Row:
+    """One virtual sequence: its query tokens, its keys, the position of its first query."""
+
+    q_len: int
+    keys: int
+    first_pos: int | None = None  # None: the queries are the last tokens of the keys
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one call on the GPU."""
+
+    q: Tensor
+    cache: Tensor
+    table: TileTable
+    q_indptr: Tensor
+    q_pos: Tensor
+    owned: Tensor  # slots that some row reads, int64
+    max_q_len: int
+    interleaved: bool = True
+    cos_sin: Tensor = field(default_factory=lambda: rope_table())
+
+
+def rope_table() -> Tensor:
+    frequency = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
+    angle = torch.arange(MAX_POS, dtype=torch.float64)[:, None] * frequency
+    return torch.cat([angle.cos(), angle.sin()], dim=1).float().cuda()
+
+
+class _Slots:
+    """Hands out pages in random order, each to one span only."""
+
+    def __init__(self, pages: int, generator: torch.Generator) -> None:
+        self.free = torch.randperm(pages, generator=generator).tolist()
+
+    def take(self, length: int, offset: int) -> list[int]:
+        slots: list[int] = []
+        while len(slots) < length:
+            page = self.free.pop()
+            slots += range(page * 64 + offset, page * 64 + 64)
+            offset = 0
+        return slots[:length]
+
+
+def make_batch(
+    heads: int,
+    rows: list[Row],
+    *,
+    cut: bool = False,
+    deltas: bool = False,
+    interleaved: bool = True,
+    padding_tokens: int = 0,
+    seed: int = 0,
+) -> Batch:
+    """Draw a batch: `cut` gives spans at random offsets in their pages, `deltas` rotates each."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.Generator("cuda").manual_seed(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (1,), generator=generator))
+
+    pages = sum(row.keys for row in rows) // 16 + 4 * len(rows) + 8
+    slots, table = _Slots(pages, generator), []
+    for row in rows:
+        spans: list[KeySpan] = []
+        position = 0
+        while position < row.keys:
+            length = min(row.keys - position, draw(60, 300) if cut else row.keys)
+            taken = torch.tensor(slots.take(length, draw(0, 64) if cut else 0))
+            delta = draw(1 - MAX_POS, MAX_POS) if deltas else 0
+            spans.append(KeySpan(taken, position, delta))
+            position += length
+        table.append(spans)
+    owned = torch.cat([torch.zeros(0, dtype=torch.int64)] + [s.slots for r in table for s in r])
+    owned = owned.cuda()
+    cache = torch.full((pages, 64, 576), torch.nan, dtype=torch.bfloat16, device="cuda")
+    drawn = torch.randn(len(owned), 576, generator=numbers, device="cuda")
+    cache.view(-1, 576)[owned] = drawn.bfloat16()
+    lengths = torch.tensor([row.q_len for row in rows])
+    total = int(lengths.sum()) + padding_tokens
+    first = [row.keys - row.q_len if row.first_pos is None else row.first_pos for row in rows]
+    return Batch(
+        q=torch.randn(total, heads, 576, generator=numbers, device="cuda").bfloat16(),
+        cache=cache,
+        table=tiles_from_spans(table).to("cuda"),
+        q_indptr=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int().cuda(),
+        q_pos=torch.tensor(first, dtype=torch.int32).cuda(),
+        owned=owned,
+        max_q_len=int(lengths.max()),
+        interleaved=interleaved,
+    )
+
+
+def exact(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Out and LSE in float64."""
+    return mla_attention_reference(
+        batch.q,
+        batch.cache,
+        batch.table,
+        batch.q_indptr,
+        batch.q_pos,
+        scale=SCALE,
+        cos_sin=batch.cos_sin,
+        interleaved=batch.interleaved,
+        compute_dtype=torch.float64,
+    )
+
+
+def plain_bf16(batch: Batch) -> Tensor:
+    """What torch gives in bf16 on the same inputs: the yardstick of the kernel's error."""
+    out = torch.zeros(*batch.q.shape[:2], 512, dtype=torch.bfloat16, device="cuda")
+    bounds = batch.q_indptr.tolist()
+    for row in range(len(bounds) - 1):
+        queries = slice(bounds[row], bounds[row + 1])
+        keys, positions = gather_keys(
+            batch.cache.float(), batch.table, row, batch.cos_sin, batch.interleaved
+        )
+        if not len(keys) or bounds[row] == bounds[row + 1]:
+            continue
+        keys = keys.bfloat16()
+        scores = (batch.q[queries] @ keys.T).float() * SCALE
+        query_pos = int(batch.q_pos[row]) + torch.arange(scores.shape[0], device="cuda")
+        hidden = positions[None, :] > query_pos[:, None]
+        scores = scores.masked_fill(hidden[:, None, :], -torch.inf)
+        weights = torch.nan_to_num(torch.softmax(scores, dim=-1), 0.0).bfloat16()
+        out[queries] = weights @ keys[:, :512]
+    return out
+
+
+def relative_error(got: Tensor, want: Tensor) -> float:
+    """L2 norm of the difference over that of `want`."""
+    return float((got.double() - want).norm() / want.norm().clamp_min(1e-30))

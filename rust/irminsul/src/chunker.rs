@@ -24,8 +24,10 @@ const BLOCK: usize = 8 + 8 * 2064;
 #[derive(Debug, Clone)]
 pub struct Chunker {
     params: ChunkParams,
-    /// The tokens from `origin` on: context, then what was not scanned yet.
+    /// Room for tokens, of which the first `used` are the sequence's from `origin` on: context, then
+    /// what was not scanned yet. It only grows, and blocks are written over each other.
     text: Vec<u32>,
+    used: usize,
     origin: usize,
     scanned: usize,
     last_marker: usize,
@@ -39,6 +41,7 @@ impl Chunker {
         Self {
             params: *params,
             text: Vec::new(),
+            used: 0,
             origin: 0,
             scanned: 0,
             last_marker: 0,
@@ -59,11 +62,12 @@ impl Chunker {
     pub fn push_with(&mut self, count: usize, mut fill: impl FnMut(usize, &mut [u32])) {
         let mut at = 0;
         while at < count {
-            let pending = self.origin + self.text.len() - self.scanned;
+            let pending = self.origin + self.used - self.scanned;
             let room = (BLOCK - pending).min(count - at);
-            let start = self.text.len();
-            self.text.resize(start + room, 0);
-            fill(at, &mut self.text[start..]);
+            let end = self.used + room;
+            self.text.resize(end.max(self.text.len()), 0);
+            fill(at, &mut self.text[self.used..end]);
+            self.used = end;
             at += room;
             if pending + room == BLOCK {
                 self.scan();
@@ -74,7 +78,7 @@ impl Chunker {
     /// Ends the sequence.
     pub fn finish(mut self) -> Chunks {
         self.scan();
-        let end = self.origin + self.text.len();
+        let end = self.origin + self.used;
         if self.bounds.last() != Some(&end) {
             self.bounds.push(end);
             self.hash();
@@ -87,13 +91,14 @@ impl Chunker {
         let Self {
             params,
             text,
+            used,
             origin,
             scanned,
             last_marker,
             bounds,
             ..
         } = self;
-        let origin = *origin;
+        let (origin, text) = (*origin, &text[..*used]);
         let last_cut = bounds.last().map_or(0, |end| end - origin);
         // A marker further back than the context is further back than a window, too.
         let marker = last_marker.saturating_sub(origin);
@@ -108,8 +113,9 @@ impl Chunker {
         *scanned = origin + text.len();
         self.hash();
         let last_cut = self.bounds.last().map_or(0, |end| end - self.origin);
-        let needed = last_cut.min(self.text.len().saturating_sub(WINDOW));
-        self.text.drain(..needed);
+        let needed = last_cut.min(self.used.saturating_sub(WINDOW));
+        self.text.copy_within(needed..self.used, 0);
+        self.used -= needed;
         self.origin += needed;
     }
 
@@ -117,6 +123,6 @@ impl Chunker {
     fn hash(&mut self) {
         let fresh = &self.bounds[self.fingerprints.len()..];
         let local: Vec<usize> = fresh.iter().map(|bound| bound - self.origin).collect();
-        hash_chunks(&self.text, &local, &mut self.fingerprints);
+        hash_chunks(&self.text[..self.used], &local, &mut self.fingerprints);
     }
 }

@@ -1,7 +1,8 @@
 """Chunking and prompt hashing of serving engines, in turns on the same ids -> one JSON file.
 
 Peers that are not installed are named in the results and left out. Times are the thread's own
-processor time, so that a loaded machine distorts less; medians over the rounds, and the
+processor time, so that a loaded machine distorts less, each after an untimed run that finds the
+ids in the caches as a tokenizer leaves them; medians over the rounds, and the
 best of them, which a loaded machine distorts least.
 
 The peers do different work: page and block hashes chain a prefix and are collision resistant where
@@ -141,12 +142,12 @@ PEERS = (sglang, vllm_style, dynamo, rolling_windows, byte_chunkers)
 
 def measure(candidates: dict[str, Candidate], rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for number in range(rounds + 1):
+    for _ in range(rounds):
         for name, run in candidates.items():
+            run()
             start = time.thread_time_ns()
             run()
-            if number > 0:
-                times[name].append((time.thread_time_ns() - start) / 1000)
+            times[name].append((time.thread_time_ns() - start) / 1000)
     return times
 
 

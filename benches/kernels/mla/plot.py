@@ -22,7 +22,7 @@ def main(source: Path, target: Path) -> None:
     named = {(row["bar_id"], row["case"]): row for row in rows}
     read = named["mla.read", "2 GiB"]["value"]
     figure, axes = plt.subplots(figsize=(7, 4.2))
-    work = [1, PEAK * 1e3 / read, 1e4]
+    work = [10, PEAK * 1e3 / read, 3e4]
     axes.plot(work, [min(PEAK, w * read / 1e3) for w in work], color="black", linewidth=1)
     for (bar_id, case), row in named.items():
         if bar_id != "mla.rate":
@@ -34,6 +34,7 @@ def main(source: Path, target: Path) -> None:
             rival = row["value"] * time["value"] / time["rival_value"]
             axes.plot(intensity, rival, "x", color="tab:orange", markersize=5)
     axes.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="TFLOP/s")
+    axes.set(xlim=(10, 3e4), ylim=(20, 1200))
     axes.plot([], [], "o", color="tab:blue", label="irminsul")
     axes.plot([], [], "x", color="tab:orange", label="FlashMLA")
     axes.legend(frameon=False)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import planner, testing
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
-from irminsul.rotation import RopeTable, relocate_rows
+from irminsul.rotation import RopeTable, check_relocations, relocate_rows
 
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.cache import IrminsulRadixCache
@@ -66,6 +67,7 @@ class Hooks:
         """
         try:
             batch.irm_plan = None
+            self._heed_faults()
             windows = planner.windows_of(batch)
             for window in windows:
                 planner.forget_produced_again(window)
@@ -129,6 +131,16 @@ class Hooks:
         if view.next_token_logits_buffer is not None:
             view.next_token_logits_buffer = view.next_token_logits_buffer[: active.batch_size]
         return view
+
+    def _heed_faults(self) -> None:
+        """Stop reusing when the GPU has refused an earlier batch's slots or deltas.
+
+        That batch's rows were not written, so what was recorded of them is not what it says.
+        """
+        try:
+            check_relocations(wait=False)
+        except IrminsulError as error:
+            self.cache.mirror.lose("relocation", f"{error}; reuse is off until the next flush")
 
     def _eligible(self, batch: Any, windows: list[Window]) -> bool:
         if not batch.forward_mode.is_extend() or not windows:

@@ -41,8 +41,8 @@ class TreeMirror:
 
     Notes
     -----
-    ``broken`` is set by the first failure to follow a split or a deletion. The mirror no longer
-    equals the tree then, so it is emptied and finds nothing until `clear`.
+    ``broken`` is set by `lose`, for example at the first failure to follow a split or a deletion.
+    The mirror no longer equals the tree then: it is emptied and finds nothing until `clear`.
     """
 
     def __init__(self, registry: Registry, metrics: Metrics) -> None:
@@ -115,10 +115,14 @@ class TreeMirror:
         try:
             change(*arguments)
         except Exception:
-            self.broken = True
-            self._owners.clear()
-            self.registry.clear()
-            self._metrics.fallback("mirror", "the registry lost track of the tree; reuse is off")
+            self.lose("mirror", "the registry lost track of the tree; reuse is off")
+
+    def lose(self, reason: str, message: str) -> None:
+        """Empty the mirror and find nothing until `clear`: what it holds cannot be trusted."""
+        self.broken = True
+        self._owners.clear()
+        self.registry.clear()
+        self._metrics.fallback(reason, "%s", message)
 
     def rows(self, reuse: Reuse, tokens: array[int]) -> list[Rows] | None:
         """Return the live rows behind `reuse`, or None when any of them is not what it claims.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from irminsul.errors import InvalidParams, MissingExtra
 
 if TYPE_CHECKING:
-    from irminsul.demo.engine import Answer
+    from irminsul.demo.engine import Answer, EngineProcess
     from irminsul.demo.progress import Progress
     from irminsul.demo.prompts import Prompt
 
@@ -145,42 +145,50 @@ def _end_cleanly_when_terminated() -> Iterator[None]:
 def _serve_both(
     model: Any, prompts: list[Prompt], pool_tokens: int
 ) -> tuple[list[Answer], list[Answer]]:
-    """Return the answers with irminsul and those without, one engine after the other.
+    """Return the answers with irminsul and those without.
 
-    Side by side, the two schedulers would take the cores from each other.
+    Both engines run and take turns, so that whatever else the machine does meets both alike.
+    They start one after the other: two at once may pick the same free port.
     """
     from irminsul.demo.progress import Progress
 
-    with (
-        tempfile.TemporaryDirectory(prefix="irminsul-model-") as folder,
-        Progress(2 * len(prompts)) as progress,
-    ):
+    reuse, plain = [], []
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(Progress(len(prompts)))
         progress.say("writing a small random MLA model")
-        path = model.write(Path(folder))
-        plain = _serve(path, prompts, pool_tokens, False, progress)
-        return _serve(path, prompts, pool_tokens, True, progress), plain
+        path = model.write(stack.enter_context(_model_folder()))
+        without, using = (
+            stack.enter_context(_start(path, pool_tokens, side, progress)) for side in (False, True)
+        )
+        for prompt in prompts:
+            plain.append(without.ask(prompt.ids))
+            reuse.append(using.ask(prompt.ids))
+            progress.step(_progress_text(prompt, reuse[-1], plain[-1]))
+    return reuse, plain
 
 
-def _serve(
-    model: Path, prompts: list[Prompt], pool_tokens: int, reuse: bool, progress: Progress
-) -> list[Answer]:
+@contextlib.contextmanager
+def _start(
+    model: Path, pool_tokens: int, reuse: bool, progress: Progress
+) -> Iterator[EngineProcess]:
     from irminsul.demo.engine import EngineProcess, warm_up
 
-    side = "with irminsul" if reuse else "without irminsul"
-    progress.say(f"starting SGLang {side} (about half a minute)")
-    answers = []
-    with EngineProcess(
-        model, reuse=reuse, pool_tokens=pool_tokens, context_length=_POOL_TOKENS
-    ) as engine:
+    progress.say(f"starting SGLang {'with' if reuse else 'without'} irminsul (half a minute)")
+    settings = {"pool_tokens": pool_tokens, "context_length": _POOL_TOKENS}
+    with EngineProcess(model, reuse=reuse, **settings) as engine:
         warm_up(engine)
-        for prompt in prompts:
-            answer = engine.ask(prompt.ids)
-            answers.append(answer)
-            progress.step(
-                f"{side}: turn {prompt.turn + 1}, {len(prompt.ids):,} tokens, "
-                f"first token after {answer.seconds:.2f} s"
-            )
-    return answers
+        yield engine
+
+
+def _model_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="irminsul-model-")
+
+
+def _progress_text(prompt: Prompt, reuse: Answer, plain: Answer) -> str:
+    return (
+        f"turn {prompt.turn + 1}, {len(prompt.ids):,} tokens: first token after "
+        f"{reuse.seconds:.2f} s with irminsul, {plain.seconds:.2f} s without"
+    )
 
 
 def _lines(count: int) -> str:

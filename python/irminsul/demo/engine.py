@@ -196,6 +196,8 @@ def engine_arguments(
         mem_fraction_static=0.5,
         # irminsul runs a request as one row per hole, at most as many as there may be requests.
         max_running_requests=64,
+        # An idle scheduler would spin on the core that the other engine needs.
+        sleep_on_idle=True,
     )
     return {**arguments, "radix_cache_backend": "irminsul"} if reuse else arguments
 

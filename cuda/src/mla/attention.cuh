@@ -82,6 +82,7 @@ __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, 
     }
     st.pairs.advance();
   }
+  if (st.lane == 0) barrier_arrive(&sm.tile_full[st.ropes.slot]);
   barrier_wait(&sm.rope_ready[st.ropes.slot], st.ropes.phase);
   const uint32_t k = k_major_descriptor(smem_address(sm.ropes[st.ropes.slot]));
 #pragma unroll

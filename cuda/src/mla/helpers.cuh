@@ -151,16 +151,6 @@ __device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, con
   }
 }
 
-// Waits for pairs that need nothing done to them: whoever skips a phase of a barrier cannot tell the
-// next one from the one before.
-template <class C>
-__device__ __forceinline__ void skip_pairs(Storage<C>& sm, Ring<C::PAIRS>& pairs, int count) {
-  for (int i = 0; i < count; ++i) {
-    barrier_wait(&sm.pair_full[pairs.slot], pairs.phase);
-    pairs.advance();
-  }
-}
-
 template <class C>
 __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, const Work& work,
                                                 int thread) {
@@ -170,21 +160,20 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
   for (int t = 0; t < work.begin.total_tiles; ++t) {
     barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
     const TileInfo tile = sm.tiles[ropes.slot];
-    if (tile.first) skip_pairs(sm, pairs, C::Q_PAIRS);
+    if (tile.first) pairs.advance(C::Q_PAIRS);
     if (tile.delta != 0) {
       const Rotation rotation = in_table(args, tile.delta)
                                     ? read_rotation(sm.angles[ropes.slot], tile.delta, thread)
                                     : no_rotation();
       rotate_slab(sm.ropes[ropes.slot], rotation, interleaved, thread);
     }
-    if (tile.bounds == FULL_PAGE) {
-      skip_pairs(sm, pairs, TILE_PAIRS);
-    } else {
-      for (int pair = 0; pair < TILE_PAIRS; ++pair) {
-        barrier_wait(&sm.pair_full[pairs.slot], pairs.phase);
+    // Not by the pairs' own barriers: whoever skips phases there cannot tell one from the next.
+    if (tile.bounds != FULL_PAGE) barrier_wait(&sm.tile_full[ropes.slot], ropes.phase);
+    for (int pair = 0; pair < TILE_PAIRS; ++pair) {
+      if (tile.bounds != FULL_PAGE) {
         zero_foreign_rows(sm.pairs[pairs.slot], tile.bounds & 0xFFFF, tile.bounds >> 16, thread);
-        pairs.advance();
       }
+      pairs.advance();
     }
     fence_async_proxy();
     __syncwarp();

@@ -88,6 +88,7 @@ struct Storage {
   Item item;
   uint64_t pair_full[C::PAIRS], pair_empty[C::PAIRS];
   uint64_t rope_full[C::ROPES], rope_ready[C::ROPES], rope_empty[C::ROPES];
+  uint64_t tile_full[C::ROPES];  // the scores warpgroup has seen all pairs of the tile arrive
   uint64_t p_full, p_empty;
   uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
 };
@@ -103,6 +104,7 @@ __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
     ClusterBarrier::init(&sm.rope_full[i], 1);
     ClusterBarrier::init(&sm.rope_ready[i], TRANSFORM_THREADS / 32);
     ClusterBarrier::init(&sm.rope_empty[i], 4 * C::CLUSTER);
+    ClusterBarrier::init(&sm.tile_full[i], 4);
   }
   ClusterBarrier::init(&sm.p_full, 4);
   ClusterBarrier::init(&sm.p_empty, 8);

@@ -63,6 +63,12 @@ test: setup cuda lint wheel ## every check: linters, cargo test, pytest on every
 	cargo test --workspace --quiet
 	$(BIN)/python -m pytest
 
+.PHONY: bench
+bench: build ## the core's speed on this machine beside its rivals', results in build/bench/
+	mkdir -p build/bench
+	cargo run --release --quiet --manifest-path benches/rust/Cargo.toml --bin side_by_side -- build/bench/side_by_side.json
+	$(BIN)/python benches/python/peers.py --out build/bench/peers.json
+
 .PHONY: lint
 lint: build ## rustfmt, clippy, ruff, mypy, stubtest, import-linter
 	cargo fmt --all --check

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from irminsul.planning import Piece, Reuse, ReusePlan
 
 PAGE_SIZE = 64
 """Token slots of one physical page of the latent cache."""
@@ -177,16 +178,16 @@ def _cut(span: KeySpan) -> list[tuple[int, int, int, int, int]]:
 
 
 def spans_from_plan(
-    plan: Any,
+    plan: ReusePlan,
     prefix_slots: Tensor,
     own_slots: Tensor,
-    piece_slots: Callable[[Any], Tensor],
+    piece_slots: Callable[[Piece], Tensor],
 ) -> list[KeySpan]:
     """Key spans of one prompt: its exact prefix, borrowed spans in place, its own new rows.
 
     Parameters
     ----------
-    plan : irminsul.ReusePlan
+    plan : ReusePlan
         Segments that tile ``[len(prefix_slots), n)``.
     prefix_slots : Tensor, integer, [prefix_len]
         Slots of the exact prefix, positions 0 to ``prefix_len``.
@@ -203,7 +204,7 @@ def spans_from_plan(
     spans = [KeySpan(prefix_slots, 0)] if len(prefix_slots) else []
     used = 0
     for segment in plan.segments:
-        if hasattr(segment, "pieces"):  # a Reuse; a Compute has none
+        if isinstance(segment, Reuse):
             slots = torch.cat([piece_slots(piece) for piece in segment.pieces])
             spans.append(KeySpan(slots, segment.target, segment.delta))
         else:

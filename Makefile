@@ -14,6 +14,8 @@ DEMO_SGLANG ?= 0.5.23
 HOSTS := $(foreach v,$(SGLANG_VERSIONS),.hosts/$(v)/.complete)
 # Oldest glibc that both native parts of the wheel run on; tests/packaging compares it with them.
 WHEEL_TAG ?= manylinux_2_34
+# Test files run side by side; engine tests take most of the time and use one core each.
+TEST_WORKERS ?= 2
 export IRMINSUL_TEST_HOSTS := $(CURDIR)/.hosts
 
 .PHONY: help
@@ -61,7 +63,7 @@ demo: $(VENV)/.complete .hosts/$(DEMO_SGLANG)/.complete build ## an agent conver
 .PHONY: test
 test: setup cuda lint wheel ## every check: linters, cargo test, pytest on every SGLang version
 	cargo test --workspace --quiet
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .PHONY: bench
 bench: build ## the core's speed on this machine beside its rivals', results in build/bench/

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -31,7 +32,17 @@ ENGINES: dict[str, dict[str, Any]] = {
     "23-chunk64": {"version": "0.5.23", "chunk": 64, "page_size": 1, "overlap": False},
     "23-chunk128": {"version": "0.5.23", "chunk": 128, "page_size": 16, "overlap": True},
 }
+# The rest of the grid, for tests that are asked to run all of it.
+GRID: dict[str, dict[str, Any]] = {
+    f"{version[-2:]}-grid-chunk{chunk}-page{page}-{'overlap' if overlap else 'serial'}": engine
+    for version, chunk, page, overlap in itertools.product(
+        VERSIONS, (-1, 64, 128), (1, 16), (True, False)
+    )
+    if (engine := {"version": version, "chunk": chunk, "page_size": page, "overlap": overlap})
+    not in ENGINES.values()
+}
 _DETAILS: dict[str, dict[str, Any]] = {
+    "grid": {"pool": 4096, "holes": [1, 2, 3, 4, 5, 6], "scenarios": []},
     "whole": {
         "pool": 8192,
         "holes": [1, 2, 3, 4, 5, 6],
@@ -84,7 +95,7 @@ def start(version: str, arguments: dict[str, Any]) -> Done:
 @functools.cache
 def facts(name: str) -> dict[str, Any]:
     """Run the scenarios of engine `name` once and return what they found."""
-    engine, details = ENGINES[name], _DETAILS[name.split("-")[1]]
+    engine, details = (ENGINES | GRID)[name], _DETAILS[name.split("-")[1]]
     tiny = details["pool"] < 2048
     done, found = _drive(
         {

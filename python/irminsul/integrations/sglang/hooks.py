@@ -214,7 +214,9 @@ def _set_bounds(view: Any, original: Any, bounds: list[tuple[int, int]]) -> None
 def _set_owners(view: Any, original: Any, owners: list[int]) -> None:
     """Give each row what belongs to its request."""
     index = torch.tensor(owners, dtype=torch.int64)
-    view.req_pool_indices = original.req_pool_indices[_move(index, original.seq_lens.device)]
+    view.req_pool_indices = original.req_pool_indices[
+        planner.to_device(index, original.seq_lens.device)
+    ]
     if getattr(original, "req_pool_indices_cpu", None) is not None:
         view.req_pool_indices_cpu = original.req_pool_indices_cpu[index]
     for name in ("lora_ids", "rids"):
@@ -250,14 +252,7 @@ def _logprob_starts(forward_batch: Any, plan: BatchPlan) -> list[int] | None:
 
 
 def _like(values: list[int], tensor: Tensor) -> Tensor:
-    return _move(torch.tensor(values, dtype=tensor.dtype), tensor.device)
-
-
-def _move(host: Tensor, device: torch.device) -> Tensor:
-    """Copy to `device` without waiting for it."""
-    if device.type == "cpu":
-        return host
-    return host.pin_memory().to(device, non_blocking=True)
+    return planner.to_device(torch.tensor(values, dtype=tensor.dtype), tensor.device)
 
 
 def _use_on_this_stream(tensors: tuple[Tensor, ...]) -> None:

@@ -3,8 +3,8 @@
 Knows the batch's fields and the registry's plans; must not know attention backends or streams.
 
 SGLang has already given every token a slot and evicted what it needed to, so a plan made now can
-name no row that is about to be freed. `plan_batch` builds everything first and assigns last: when
-it raises, the batch is as it was.
+name no row that is about to be freed. `trim` builds everything first and assigns last: when it
+raises, the batch is as it was.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ def trim(batch: Any, windows: list[Window], metrics: Metrics) -> BatchPlan:
     """
     kept, positions = _kept(windows)
     plan = _device_plan(batch, windows, kept, positions)
-    inputs = _select(batch.prefill_input_ids_cpu, torch.from_numpy(np.flatnonzero(kept)))
-    computed_slots = batch.out_cache_loc[_to_device(np.flatnonzero(kept), batch.out_cache_loc)]
+    index = torch.from_numpy(np.flatnonzero(kept))
+    inputs = _select(batch.prefill_input_ids_cpu, index)
+    computed_slots = batch.out_cache_loc[to_device(index, batch.out_cache_loc.device)]
     computed = [window.end - window.start - window.reused for window in windows]
     prefixes = [window.end - count for window, count in zip(windows, computed, strict=True)]
     moved = [_history(window) for window in windows]
@@ -147,10 +148,12 @@ def _device_plan(
     ]
     return BatchPlan(
         holes=[window.holes() for window in windows],
-        positions=_to_device(positions, slots),
+        positions=to_device(torch.from_numpy(positions), slots.device),
         source_slots=torch.cat(source).to(torch.int64),
-        target_slots=slots[_to_device(np.flatnonzero(~kept), slots)].to(torch.int64),
-        deltas=_to_device(deltas.astype(np.int64), slots),
+        target_slots=slots[to_device(torch.from_numpy(np.flatnonzero(~kept)), slots.device)].to(
+            torch.int64
+        ),
+        deltas=to_device(torch.from_numpy(deltas.astype(np.int64)), slots.device),
         shares=tuple(_share(window) for window in windows),
     )
 
@@ -189,9 +192,8 @@ def _select(ids: Tensor, index: Tensor) -> Tensor:
     return chosen.pin_memory() if ids.is_pinned() else chosen
 
 
-def _to_device(values: NDArray[np.int64], like: Tensor) -> Tensor:
-    """Copy `values` to the device of `like` without waiting for it."""
-    host = torch.from_numpy(np.ascontiguousarray(values))
-    if like.device.type == "cpu":
+def to_device(host: Tensor, device: torch.device) -> Tensor:
+    """Copy `host` to `device` without waiting for it."""
+    if device.type == "cpu":
         return host
-    return host.pin_memory().to(like.device, non_blocking=True)
+    return host.pin_memory().to(device, non_blocking=True)

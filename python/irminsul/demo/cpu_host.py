@@ -11,6 +11,7 @@ it does nothing unless ``IRMINSUL_CPU_HOST=1``.
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -28,9 +29,10 @@ def register() -> None:
         return
     _provide_rotary_import()
     _keep_mla_absorbed()
+    _keep_nccl_out()
 
 
-def environment(page_size: int = 1) -> dict[str, str]:
+def environment(page_size: int = 1, ranks: int = 1) -> dict[str, str]:
     """Return the environment variables an engine process needs on the CPU.
 
     Parameters
@@ -38,6 +40,9 @@ def environment(page_size: int = 1) -> dict[str, str]:
     page_size
         Tokens per page of the KV pool. Above 1, older engines allocate pages by a Triton kernel,
         which has no CPU driver and runs in Triton's interpreter instead.
+    ranks
+        Scheduler processes of one engine. SGLang wants each to name its cores where there are
+        fewer memory nodes than ranks; they share all cores here.
     """
     variables = {
         ENABLE: "1",
@@ -46,6 +51,9 @@ def environment(page_size: int = 1) -> dict[str, str]:
     }
     if page_size > 1:
         variables["TRITON_INTERPRET"] = "1"
+    if ranks > 1:
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        variables["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join([cores] * ranks)
     return variables
 
 
@@ -88,6 +96,24 @@ def _provide_rotary_import() -> None:
     package._custom_ops = kernels  # type: ignore[attr-defined]
     sys.modules["vllm"] = package
     sys.modules["vllm._custom_ops"] = kernels
+
+
+def _keep_nccl_out() -> None:
+    # Several ranks ask for NCCL and for GPU all-reduce kernels whatever the device is; without
+    # them the groups use gloo.
+    from sglang.srt.distributed.parallel_state import GroupCoordinator
+
+    original = GroupCoordinator.__init__
+    if hasattr(original, "irminsul_original"):
+        return
+
+    @functools.wraps(original)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.update(use_pynccl=False, use_custom_allreduce=False)
+        original(self, *args, **kwargs)
+
+    initialise.irminsul_original = original  # type: ignore[attr-defined]
+    GroupCoordinator.__init__ = initialise
 
 
 def _no_rotary_kernel(*_: Any, **__: Any) -> None:

@@ -8,10 +8,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-# SGLang versions the test suite runs against, each unpacked into a folder of its own.
-SGLANG_VERSIONS ?= 0.5.16 0.5.23
+# SGLang versions the test suite runs against, each unpacked into a folder of its own, and the
+# other ones of the supported range, whose sources it reads.
+SGLANG_VERSIONS ?= 0.5.16 0.5.20 0.5.22 0.5.23
+SGLANG_READ ?= 0.5.17 0.5.18 0.5.19 0.5.21
 DEMO_SGLANG ?= 0.5.23
-HOSTS := $(foreach v,$(SGLANG_VERSIONS),.hosts/$(v)/.complete)
+HOSTS := $(foreach v,$(SGLANG_VERSIONS),.hosts/$(v)/.complete) $(foreach v,$(SGLANG_READ),.hosts/$(v)/.unpacked)
 # Oldest glibc that both native parts of the wheel run on; tests/packaging compares it with them.
 WHEEL_TAG ?= manylinux_2_34
 # Test files run side by side; engine tests take most of the time and use one core each.
@@ -35,6 +37,10 @@ $(VENV)/.complete: requirements/engine.txt
 
 .hosts/%/.complete: | $(VENV)/.complete
 	$(UV) pip install -q --compile-bytecode --python $(BIN)/python --no-deps --target .hosts/$* sglang==$*
+	touch $@
+
+.hosts/%/.unpacked: | $(VENV)/.complete
+	$(UV) pip install -q --python $(BIN)/python --no-deps --target .hosts/$* sglang==$*
 	touch $@
 
 .PHONY: build

@@ -23,9 +23,11 @@ __all__ = ["Command", "main"]
 # its imports at the top must be light, because choosing another subcommand's help loads it too.
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("irminsul.traces.command", "say how much of logged prompts can be reused"),
+    "bench": ("irminsul.live.bench", "replay recorded traffic against a live server"),
     "chunk": ("irminsul.chunk_command", "cut token ids into chunks and print their fingerprints"),
     "demo": ("irminsul.demo.command", "run an agent conversation through SGLang on the CPU"),
     "doctor": ("irminsul.doctor", "check versions, the engine's hooks and native parts"),
+    "verify": ("irminsul.live.verify", "prove on a live server that moved text is reused"),
 }
 
 OK, FAILURE, USAGE = 0, 1, 2

@@ -19,6 +19,7 @@ __all__ = [
     "NativeUnavailable",
     "OverlappingSlots",
     "RegistryFull",
+    "ServerFailed",
     "UnknownNode",
     "Unsupported",
 ]
@@ -90,6 +91,10 @@ class HostMismatch(IrminsulError, RuntimeError):
 
 class EngineFailed(IrminsulError, RuntimeError):
     """A serving engine that irminsul started has failed; the message carries the end of its log."""
+
+
+class ServerFailed(IrminsulError, RuntimeError):
+    """A serving engine that irminsul talks to did not answer, or answered with an error."""
 
 
 class Unsupported(IrminsulError, RuntimeError):

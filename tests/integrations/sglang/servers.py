@@ -1,0 +1,113 @@
+"""A version of SGLang and a way to start it -> a running HTTP server on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hosts
+from irminsul.demo import cpu_host
+
+# How operators start a server.
+LAUNCHERS = {
+    "module": ("-m", "sglang.launch_server"),
+    "serve": ("-c", "from sglang.cli.main import main; main()", "serve"),
+}
+_START_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers, and its log so far."""
+
+    url: str
+    log_file: Path
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def serve(version: str, launcher: str = "module", **arguments: Any) -> Iterator[Running]:
+    """Serve the tiny model with irminsul; `arguments` are SGLang's, with underscores."""
+    port = _free_port()
+    options = cpu_host.engine_arguments(
+        hosts.model(),
+        radix_cache_backend="irminsul",
+        context_length=4096,
+        max_running_requests=16,
+        log_level="info",
+        port=port,
+        enable_metrics=True,
+        skip_server_warmup=True,
+        **arguments,
+    )
+    with tempfile.TemporaryDirectory(prefix="irminsul-test-server-") as folder:
+        log = Path(folder) / "log"
+        command = [sys.executable, *LAUNCHERS[launcher], *_flags(options)]
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                command,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env=_environment(version, options.get("tp_size", 1)),
+                cwd=folder,
+                # A group of its own, so that ending it reaches the schedulers.
+                start_new_session=True,
+            )
+        running = Running(f"http://127.0.0.1:{port}", log)
+        try:
+            _wait(process, running)
+            yield running
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _environment(version: str, ranks: int) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("IRMINSUL_")}
+    return {
+        **inherited,
+        **cpu_host.environment(ranks=ranks),
+        "PYTHONPATH": str(hosts.require(version)),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _flags(options: dict[str, Any]) -> Sequence[str]:
+    flags = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        flags += [flag] if value is True else [flag, str(value)]
+    return flags
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _wait(process: subprocess.Popen[bytes], running: Running) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise AssertionError(f"the server ended:\n{running.log()[-6000:]}")
+        # It answers /health before it serves; /server_info asks the scheduler.
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(running.url + "/server_info", timeout=60).close()
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"the server did not start in time:\n{running.log()[-6000:]}")

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from irminsul import Namespace, Registry
-from irminsul.errors import InvalidSlots
-from irminsul.integrations.sglang import hooks as hooks_module
+from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.hooks import Hooks, expand
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits
 from irminsul.rotation import RopeTable
@@ -68,11 +65,10 @@ def forward_batch(*, decoding: int = 0) -> Any:
 def hooks(rows: torch.Tensor) -> Hooks:
     pool = SimpleNamespace(kv_buffer=[rows])
     limits = Limits(64, 10**6, 8, 512)
-    return Hooks(None, pool, table(), limits, Settings(), Metrics(60.0))  # type: ignore[arg-type]
+    return Hooks(None, pool, table(), limits, Settings(), Metrics(60.0), Agreement.alone())  # type: ignore[arg-type]
 
 
 RUNNER = SimpleNamespace(is_draft_worker=False)
-EXTEND = SimpleNamespace(is_extend=lambda: True)
 
 
 def test_one_row_per_hole() -> None:
@@ -159,23 +155,6 @@ def test_a_failure_to_move_rows_is_not_hidden() -> None:
     with pytest.raises(ValueError, match=r"\d"):
         mine.forward(lambda runner, view: "ran", RUNNER, batch)
     assert mine.active is None
-
-
-def test_rows_that_a_gpu_refused_to_move_end_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = Metrics(60.0)
-    mirror = TreeMirror(Registry(1024), metrics)
-    mirror.registry.record(list(range(200)), 1, namespace=Namespace())
-    mine = hooks(torch.zeros(SLOTS, 1, 576))
-    mine.cache = SimpleNamespace(mirror=mirror)  # type: ignore[assignment]
-
-    def refused(*, wait: bool) -> None:
-        raise InvalidSlots("an earlier relocate_rows wrote nothing: source slot 99")
-
-    monkeypatch.setattr(hooks_module, "check_relocations", refused)
-    mine.plan(SimpleNamespace(reqs=[], prefix_lens=[], extend_lens=[], forward_mode=EXTEND))
-    assert mirror.broken
-    assert mirror.registry.stats()["nodes"] == 0
-    assert metrics.fallbacks["relocation"] == 1
 
 
 def test_batches_without_a_plan_pass_untouched() -> None:

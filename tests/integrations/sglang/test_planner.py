@@ -15,7 +15,7 @@ from irminsul import Namespace, Policy, Registry
 from irminsul.integrations.sglang import planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
-from irminsul.integrations.sglang.spans import Limits, Span, Window
+from irminsul.integrations.sglang.spans import BatchPlan, Limits, Span, Window
 
 NAMESPACE = Namespace(model="m")
 LIMITS = Limits(rows=64, row_tokens=10**6, min_span=8, positions=10**6)
@@ -83,6 +83,12 @@ def batch_of(windows: list[Window], first: int = 5000) -> Any:
     )
 
 
+def trim(batch: Any, windows: list[Window]) -> BatchPlan:
+    trimmed = planner.prepare(batch, windows)
+    planner.trim(batch, windows, trimmed, Metrics(60.0))
+    return trimmed.plan
+
+
 spans = st.builds(
     lambda start, counts: Span(
         start, start + sum(counts), 3, 0, 0, tuple(("node", 10, count) for count in counts)
@@ -121,7 +127,7 @@ def test_a_moved_document_is_found_and_the_batch_trimmed() -> None:
     batch = batch_of(windows)
     planner.find_spans(windows[0], mirror, NAMESPACE, LIMITS, Metrics(60.0))
     planner.cut_to_limits(windows, LIMITS, Metrics(60.0))
-    plan = planner.trim(batch, windows, Metrics(60.0))
+    plan = trim(batch, windows)
     assert plan.holes == [[(0, 70), (370, 390)], [(0, 30)]]
     assert batch.prefill_input_ids_cpu.tolist() == prompt[:70] + prompt[370:] + other
     assert batch.out_cache_loc.tolist() == [*range(5000, 5070), *range(5370, 5420)]
@@ -211,7 +217,7 @@ def test_a_failure_before_the_end_leaves_the_batch_alone() -> None:
     leaf.value = None
     before = dict(vars(batch))
     with pytest.raises(TypeError):
-        planner.trim(batch, [window], Metrics(60.0))
+        planner.prepare(batch, [window])
     assert all(value is before[name] for name, value in vars(batch).items())
     assert window.request.cached_tokens == 0
 
@@ -223,6 +229,75 @@ def test_a_retracted_request_is_not_counted_twice() -> None:
     again.retracted_stain = True
     window = Window(again, 0, 390)
     planner.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
-    planner.trim(batch_of([window]), [window], Metrics(60.0))
+    trim(batch_of([window]), [window])
     assert again.cached_tokens == 0
     assert again.irm_reused == 300
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(8, 60)), max_size=6),
+    st.integers(1, 20),
+    st.integers(1, 120),
+)
+def test_a_window_reaches_as_far_as_its_budget_of_computed_tokens(
+    parts: list[tuple[int, int]], tail: int, budget: int
+) -> None:
+    window = Window(request([]), 7, 7)
+    for hole, length in parts:
+        start = window.end + hole
+        window.spans.append(Span(start, start + length, 1, 0, 0, (("node", 0, length),)))
+        window.end = start + length
+    window.end += tail
+
+    def computed(end: int) -> int:
+        cut = Window(window.request, window.start, window.end, list(window.spans))
+        cut.cut(end)
+        return end - cut.start - cut.reused
+
+    fitting = [end for end in range(8, window.end + 1) if computed(end) <= budget]
+    assert window.reach(budget) == max(fitting)
+
+
+def test_what_was_found_is_followed_while_nothing_is_recorded() -> None:
+    document = ids(300, 1)
+    mirror, leaf = mirrored(document)
+    prompt = request(ids(70, 2) + document + ids(20, 3))
+    first = Window(prompt, 0, 390)
+    planner.find_spans(first, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    lookups = mirror.registry.stats()["lookups"]
+    later = Window(prompt, 100, 390)
+    planner.find_spans(later, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    assert mirror.registry.stats()["lookups"] == lookups
+    assert [(span.start, span.end) for span in later.spans] == [(100, 370)]
+    assert later.spans[0].rows == ((leaf, 70, 270),)
+    mirror.version += 1
+    planner.find_spans(Window(prompt, 100, 390), mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    assert mirror.registry.stats()["lookups"] == lookups + 1
+
+
+def test_rows_are_followed_through_splits_and_not_beyond_a_deletion() -> None:
+    document = ids(300, 1)
+    mirror, leaf = mirrored(document)
+    window = Window(request(ids(70, 2) + document + ids(20, 3)), 0, 390)
+    planner.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    slots = [int(s) for node, at, n in window.spans[0].rows for s in node.value[at : at + n]]
+    for at in (150, 90):
+        split(mirror, leaf, at)
+    planner.follow(window, mirror, Metrics(60.0))
+    rows = window.spans[0].rows
+    assert len(rows) == 3
+    assert [int(s) for node, at, n in rows for s in node.value[at : at + n]] == slots
+    metrics = Metrics(60.0)
+    mirror.delete(leaf)
+    planner.follow(window, mirror, metrics)
+    assert window.spans == []
+    assert metrics.counts["evicted_spans"] == 1
+
+
+def split(mirror: TreeMirror, leaf: Node, at: int) -> None:
+    """Give the first `at` rows of `leaf` to a new parent, as the radix tree does."""
+    head = Node(list(leaf.key.token_ids[:at]), leaf.parent, 0)
+    head.value, leaf.value = leaf.value[:at], leaf.value[at:]
+    leaf.key = Key(list(leaf.key.token_ids[at:]))
+    leaf.parent = head
+    mirror.split(leaf, head, head.parent)

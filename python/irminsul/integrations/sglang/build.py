@@ -11,6 +11,7 @@ from typing import Any
 from irminsul import ChunkParams, Policy, Registry
 from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import compat, plugin, refuse, runtime, selfcheck, settings
+from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits
@@ -98,7 +99,7 @@ def _build(context: Any, options: Settings) -> Any:
         min_span=policy.min_span,
         positions=table.max_positions,
     )
-    hooks = Hooks(cache, pool, table, limits, options, metrics)
+    hooks = Hooks(cache, pool, table, limits, options, metrics, Agreement.of(context))
     absorb.install()
     runtime.install(hooks)
     _announce(context, pool, table, options)

@@ -25,12 +25,20 @@ _CALLS: dict[str, tuple[str, ...]] = {
     "mem_cache.registry.register_radix_cache_backend": ("name", "factory"),
     "mem_cache.registry.default_radix_cache_factory": ("ctx",),
     "managers.schedule_batch.ScheduleBatch.prepare_for_extend": ("self",),
+    "managers.schedule_policy.PrefillAdder.add_one_req": ("self", "req"),
+    "managers.schedule_policy.PrefillAdder.add_chunked_req": ("self", "req"),
+    "managers.schedule_policy.PrefillAdder.budget_state": ("self",),
+    "managers.schedule_policy.PrefillAdder.ceil_paged_tokens": ("self", "tokens"),
+    "managers.schedule_policy.AddReqResult.NO_TOKEN": (),
+    "managers.schedule_policy.AddReqResult.OTHER": (),
     "model_executor.forward_batch_info.ForwardBatch.init_new": ("batch", "model_runner"),
     "model_executor.model_runner.ModelRunner.forward": ("self", "forward_batch"),
     "layers.logits_processor.LogitsMetadata.from_forward_batch": ("forward_batch",),
     "mem_cache.radix_cache.RadixCache.match_prefix": ("self", "params"),
     "mem_cache.radix_cache.RadixCache.insert": ("self", "params"),
     "mem_cache.radix_cache.RadixCache.reset": ("self",),
+    "mem_cache.radix_cache.RadixCache.inc_lock_ref": ("self", "node"),
+    "mem_cache.radix_cache.RadixCache.dec_lock_ref": ("self", "node"),
     "mem_cache.radix_cache.RadixCache._split_node": ("self", "key", "child", "split_len"),
     "mem_cache.radix_cache.RadixCache._delete_leaf": ("self", "node"),
     "mem_cache.radix_cache.RadixKey.raw_token_ids": ("self",),
@@ -137,6 +145,13 @@ def extend_end(request: Any) -> int:
     if hasattr(request, "extend_end"):
         return int(request.extend_end)
     return int(request.extend_range.end)
+
+
+def prefix_length(request: Any) -> int:
+    """Return the position at which the request's current prefill round begins."""
+    if hasattr(request, "prefix_len"):
+        return int(request.prefix_len)
+    return len(request.prefix_indices)
 
 
 def prompt_tokens(request: Any) -> array[int]:

@@ -1,4 +1,4 @@
-"""The four hooked SGLang calls -> a batch trimmed, moved, expanded to rows, and put back.
+"""SGLang's hooked calls on a batch -> the batch trimmed, moved, expanded to rows, and put back.
 
 Knows SGLang's forward batch and the plan; must not know the registry or the radix tree's inside.
 
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import planner, testing
+from irminsul.integrations.sglang.admission import Admission
+from irminsul.integrations.sglang.agreement import NOTHING, Agreement
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
-from irminsul.rotation import RopeTable, check_relocations, relocate_rows
+from irminsul.rotation import RopeTable, relocate_rows
 
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.cache import IrminsulRadixCache
@@ -41,6 +42,8 @@ class Hooks:
         The model's rotation, on the pool's device.
     limits, settings, metrics
         What to keep to, and what to count.
+    agreement
+        Makes all ranks run the same plan, or none.
     """
 
     def __init__(
@@ -51,33 +54,39 @@ class Hooks:
         limits: Limits,
         settings: Settings,
         metrics: Metrics,
+        agreement: Agreement,
     ) -> None:
         self.cache = cache
+        self.admission = Admission(cache, limits, settings, metrics, agreement)
         self.active: Any = None
         self._pool = pool
         self._table = table
         self._limits = limits
         self._settings = settings
         self._metrics = metrics
+        self._agreement = agreement
 
     def plan(self, batch: Any) -> None:
         """After ``ScheduleBatch.prepare_for_extend``: trim `batch` to its holes.
 
         Never raises: a failure is a miss, and the batch is computed as SGLang built it.
         """
+        batch.irm_plan = None
+        windows: list[Window] = []
+        trimmed = None
         try:
-            batch.irm_plan = None
-            self._heed_faults()
-            windows = planner.windows_of(batch)
-            for window in windows:
-                planner.forget_produced_again(window)
-            for window in windows:
-                if testing.selected(window.request, self._settings.test_planner_raises):
-                    raise RuntimeError("asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
-            if self._eligible(batch, windows):
-                self._plan(batch, windows)
+            windows = self.admission.take(batch)
+            trimmed = self._prepare(batch, windows)
         except Exception:
             self._metrics.fallback("planner", "planning failed; this batch is computed in full")
+        finally:
+            self.admission.release()
+        if not self._agreement.agree(planner.digest(windows) if trimmed else NOTHING):
+            self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
+        elif trimmed is not None:
+            planner.trim(batch, windows, trimmed, self._metrics)
+            self.cache.touch(node for w in windows for s in w.spans for node, _, _ in s.rows)
+            testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, trimmed.plan)
 
     def adopt(self, forward_batch: Any, batch: Any, runner: Any) -> None:
         """After ``ForwardBatch.init_new``: give the trimmed tokens their true positions."""
@@ -132,16 +141,6 @@ class Hooks:
             view.next_token_logits_buffer = view.next_token_logits_buffer[: active.batch_size]
         return view
 
-    def _heed_faults(self) -> None:
-        """Stop reusing when the GPU has refused an earlier batch's slots or deltas.
-
-        That batch's rows were not written, so what was recorded of them is not what it says.
-        """
-        try:
-            check_relocations(wait=False)
-        except IrminsulError as error:
-            self.cache.mirror.lose("relocation", f"{error}; reuse is off until the next flush")
-
     def _eligible(self, batch: Any, windows: list[Window]) -> bool:
         if not batch.forward_mode.is_extend() or not windows:
             return False
@@ -161,21 +160,15 @@ class Hooks:
             return False
         return True
 
-    def _plan(self, batch: Any, windows: list[Window]) -> None:
+    def _prepare(self, batch: Any, windows: list[Window]) -> planner.Trimmed | None:
         for window in windows:
-            namespace = self.cache.lookup_namespace(window.request)
-            if namespace is not None and window.end - window.start > self._limits.min_span:
-                planner.find_spans(
-                    window, self.cache.mirror, namespace, self._limits, self._metrics
-                )
-        for window in windows:
-            testing.keep_holes(window, self._settings.test_holes)
+            planner.forget_produced_again(window)
+        if not self._eligible(batch, windows):
+            return None
         planner.cut_to_limits(windows, self._limits, self._metrics)
         if not any(window.spans for window in windows):
-            return
-        plan = planner.trim(batch, windows, self._metrics)
-        self.cache.touch(node for w in windows for s in w.spans for node, _, _ in s.rows)
-        testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, plan)
+            return None
+        return planner.prepare(batch, windows)
 
 
 def expand(forward_batch: Any, plan: BatchPlan) -> Any:

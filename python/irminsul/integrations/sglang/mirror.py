@@ -43,11 +43,13 @@ class TreeMirror:
     -----
     ``broken`` is set by `lose`, for example at the first failure to follow a split or a deletion.
     The mirror no longer equals the tree then: it is emptied and finds nothing until `clear`.
+    ``version`` changes whenever a lookup might find more than before.
     """
 
     def __init__(self, registry: Registry, metrics: Metrics) -> None:
         self.registry = registry
         self.broken = False
+        self.version = 0
         self._metrics = metrics
         self._owners: dict[int, Any] = {}
         self._keys = itertools.count(1)
@@ -72,6 +74,7 @@ class TreeMirror:
             fresh.append(node)
             node = node.parent
         moved = sorted(moved, key=lambda part: part.start)
+        self.version += bool(fresh)
         for child in reversed(fresh):
             self._record_node(child, None if node is root else record_of(node), namespace, moved)
             node = child
@@ -107,6 +110,7 @@ class TreeMirror:
         self._owners.clear()
         self.registry.clear()
         self.broken = False
+        self.version += 1
 
     def guard(self, change: Callable[..., None], *arguments: Any) -> None:
         """Run `change`; if it fails, empty the mirror and find nothing any more."""
@@ -138,16 +142,49 @@ class TreeMirror:
         target, source = reuse.target, reuse.source
         for piece in reuse.pieces:
             node = self._owners.get(piece.node)
-            if node is None or (record := record_of(node)) is None:
+            record = None if node is None else record_of(node)
+            if node is None or record is None:
                 return None
             offset = piece.offset + _offset_of(piece.node, record)
-            wanted = tokens[target : target + piece.length]
-            held = node.key.token_ids[offset : offset + piece.length]
-            if record.start + offset != source or held != wanted or node.value is None:
+            if record.start + offset != source:
+                return None
+            if not _hold(node, offset, tokens, target, piece.length):
                 return None
             found.append((node, offset, piece.length))
             target += piece.length
             source += piece.length
+        return found
+
+    def follow(
+        self, rows: Iterable[Rows], source: int, tokens: array[int], target: int
+    ) -> list[Rows] | None:
+        """Return where `rows` are now, or None when they are gone.
+
+        Parameters
+        ----------
+        rows
+            As `rows` returned them; since then nodes may have been split or deleted.
+        source
+            Position at which the first row was computed.
+        tokens, target
+            The prompt's token ids, and the position that the first row is for.
+
+        Notes
+        -----
+        A split leaves a node its last rows and gives the first ones to its new parent, so a row is
+        found by its position on the way from the node to the root.
+        """
+        found: list[Rows] = []
+        for node, _, count in rows:
+            parts = None if self.broken else _climb(node, source, source + count)
+            for live, offset, length in parts or ():
+                if not _hold(live, offset, tokens, target, length):
+                    return None
+                target += length
+            if parts is None:
+                return None
+            found += parts
+            source += count
         return found
 
     def _record_node(
@@ -227,6 +264,27 @@ def record_of(node: Any) -> NodeRecord | None:
     """Return what is recorded about a tree node."""
     record: NodeRecord | None = getattr(node, _RECORD, None)
     return record
+
+
+def _hold(node: Any, offset: int, tokens: array[int], target: int, count: int) -> bool:
+    """Return whether `count` rows of a live node hold the ids of `tokens` from `target` on."""
+    held = node.key.token_ids[offset : offset + count]
+    return node.value is not None and bool(held == tokens[target : target + count])
+
+
+def _climb(node: Any, start: int, end: int) -> list[Rows] | None:
+    """Return the rows of positions ``[start, end)`` on the path from `node` to the root."""
+    found: list[Rows] = []
+    while end > start:
+        record = None if node is None else record_of(node)
+        if record is None or end > record.start + len(node.key):
+            return None
+        if record.start < end:
+            low = max(start, record.start)
+            found.append((node, low - record.start, end - low))
+            end = low
+        node = node.parent
+    return found[::-1]
 
 
 def _offset_of(key: int, record: NodeRecord) -> int:

@@ -2,14 +2,15 @@
 
 Knows the batch's fields and the registry's plans; must not know attention backends or streams.
 
-SGLang has already given every token a slot and evicted what it needed to, so a plan made now can
-name no row that is about to be freed. `trim` builds everything first and assigns last: when it
-raises, the batch is as it was.
+Spans are found when a request is admitted and followed once more when SGLang has given every token
+a slot and evicted what it needed to, so a plan names no row that is about to be freed. `prepare`
+builds everything and may fail; `trim` assigns it and cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from torch import Tensor
 
 from irminsul import Namespace, Reuse
 from irminsul.integrations.sglang import provenance
+from irminsul.integrations.sglang.agreement import NOTHING, digest_of
 from irminsul.integrations.sglang.compat import prompt_tokens
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.provenance import Moved
-from irminsul.integrations.sglang.spans import BatchPlan, Limits, Share, Span, Window
+from irminsul.integrations.sglang.spans import BatchPlan, Found, Limits, Share, Span, Window
 
 
 def find_spans(
@@ -35,27 +37,73 @@ def find_spans(
 ) -> None:
     """Fill `window` with what the registry can serve of it.
 
+    A request asks again in every round and on every attempt to be admitted; while nothing was
+    recorded since, what was found then is followed through the tree instead of looked up again.
+
     The last token of a round is never reused: a row without a token to compute would have no
     logits, and the whole prompt's last token decides the answer.
     """
+    known: Found | None = getattr(window.request, "irm_found", None)
+    if known is None or known.version != mirror.version or known.start > window.start:
+        spans = _looked_up(window, mirror, namespace, limits, metrics)
+        known = Found(mirror.version, window.start, spans)
+        window.request.irm_found = known
+        window.spans = list(spans)
+    else:
+        window.spans = [
+            span.part(max(span.start, window.start), span.end)
+            for span in known.spans
+            if span.end > window.start
+        ]
+        follow(window, mirror, metrics)
+    window.cut(window.end)
+
+
+def _looked_up(
+    window: Window, mirror: TreeMirror, namespace: Namespace, limits: Limits, metrics: Metrics
+) -> list[Span]:
     tokens = prompt_tokens(window.request)
     # A copy: SGLang appends to its array, which fails while a view of it lives.
     ids = np.array(tokens, dtype=np.int64)
     with mirror.registry.lookup(ids, namespace=namespace, prefix_len=window.start) as plan:
         found = [part for part in plan.segments if isinstance(part, Reuse)]
-        for reuse in found:
-            if reuse.target >= window.end - 1:
-                break
-            if max(reuse.target, reuse.source) + reuse.length > limits.positions:
-                metrics.fallback("beyond_rotation_table")
-                continue
-            rows = mirror.rows(reuse, tokens)
-            if rows is None:
-                metrics.fallback("stale", "a planned donor is not what was recorded; computing")
-                continue
-            end = reuse.target + reuse.length
-            span = Span(reuse.target, end, reuse.delta, reuse.hops, reuse.depth, tuple(rows))
-            window.spans.append(span.part(span.start, min(span.end, window.end - 1)))
+    spans = []
+    for reuse in found:
+        if max(reuse.target, reuse.source) + reuse.length > limits.positions:
+            metrics.fallback("beyond_rotation_table")
+            continue
+        rows = mirror.rows(reuse, tokens)
+        if rows is None:
+            metrics.fallback("stale", "a planned donor is not what was recorded; computing")
+            continue
+        end = reuse.target + reuse.length
+        spans.append(Span(reuse.target, end, reuse.delta, reuse.hops, reuse.depth, tuple(rows)))
+    return spans
+
+
+def follow(window: Window, mirror: TreeMirror, metrics: Metrics) -> None:
+    """Find the rows of `window` where they are now; what was evicted is computed."""
+    tokens = prompt_tokens(window.request)
+    live = []
+    for span in window.spans:
+        rows = mirror.follow(span.rows, span.start - span.delta, tokens, span.start)
+        if rows is None:
+            metrics.add("evicted_spans", 1)
+        else:
+            live.append(replace(span, rows=tuple(rows)))
+    window.spans = live
+
+
+def digest(windows: Sequence[Window]) -> int:
+    """Return a number that two ranks share when they reuse the same rows; 0 is no reuse."""
+    if not any(window.spans for window in windows):
+        return NOTHING
+    numbers = []
+    for window in windows:
+        numbers += [window.start, window.end, len(window.spans)]
+        for span in window.spans:
+            numbers += [span.start, span.end, span.delta, span.hops, span.depth]
+    return digest_of(numbers)
 
 
 def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -> None:
@@ -81,31 +129,48 @@ def windows_of(batch: Any) -> list[Window]:
     ]
 
 
-def trim(batch: Any, windows: list[Window], metrics: Metrics) -> BatchPlan:
-    """Drop the reused tokens of `windows` from `batch` and return the plan to run it.
+@dataclass(frozen=True)
+class Trimmed:
+    """What `trim` will make of a batch."""
+
+    plan: BatchPlan
+    inputs: Tensor
+    slots: Tensor
+    computed: list[int]
+    prefixes: list[int]
+    histories: list[list[Moved]]
+
+
+def prepare(batch: Any, windows: list[Window]) -> Trimmed:
+    """Return `batch` without the reused tokens of `windows`; nothing is changed yet.
 
     Slots and ``seq_lens`` stay: the request owns its rows, moved or computed. For each request
     ``prefix_lens + extend_lens`` stays its end, so code that adds the two sees no difference.
     """
     kept, positions = _kept(windows)
-    plan = _device_plan(batch, windows, kept, positions)
     index = torch.from_numpy(np.flatnonzero(kept))
-    inputs = _select(batch.prefill_input_ids_cpu, index)
-    computed_slots = batch.out_cache_loc[to_device(index, batch.out_cache_loc.device)]
     computed = [window.end - window.start - window.reused for window in windows]
-    prefixes = [window.end - count for window, count in zip(windows, computed, strict=True)]
-    moved = [_history(window) for window in windows]
-    # Nothing may fail from here on.
-    batch.prefill_input_ids_cpu = inputs
-    batch.out_cache_loc = computed_slots
-    batch.extend_num_tokens = len(inputs)
-    batch.extend_lens = computed
-    batch.prefix_lens = prefixes
-    batch.irm_plan = plan
-    for window, history in zip(windows, moved, strict=True):
+    return Trimmed(
+        plan=_device_plan(batch, windows, kept, positions),
+        inputs=_select(batch.prefill_input_ids_cpu, index),
+        slots=batch.out_cache_loc[to_device(index, batch.out_cache_loc.device)],
+        computed=computed,
+        prefixes=[window.end - count for window, count in zip(windows, computed, strict=True)],
+        histories=[_history(window) for window in windows],
+    )
+
+
+def trim(batch: Any, windows: list[Window], trimmed: Trimmed, metrics: Metrics) -> None:
+    """Leave `batch` only what has to be computed."""
+    batch.prefill_input_ids_cpu = trimmed.inputs
+    batch.out_cache_loc = trimmed.slots
+    batch.extend_num_tokens = len(trimmed.inputs)
+    batch.extend_lens = trimmed.computed
+    batch.prefix_lens = trimmed.prefixes
+    batch.irm_plan = trimmed.plan
+    for window, history in zip(windows, trimmed.histories, strict=True):
         _account(window, history)
-    _count(plan, metrics, sum(len(window.spans) for window in windows))
-    return plan
+    _count(trimmed.plan, metrics, sum(len(window.spans) for window in windows))
 
 
 def forget_produced_again(window: Window) -> None:

@@ -1,4 +1,4 @@
-"""SGLang's plugin loader -> irminsul's cache backend and its four hooks, registered.
+"""SGLang's plugin loader -> irminsul's cache backend and its hooks, registered.
 
 Must stay cheap and must not import torch: SGLang calls it in every process, in use or not.
 
@@ -18,13 +18,15 @@ logger = logging.getLogger(__name__)
 
 BACKEND = "irminsul"
 
+_ADD_ONE = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
+_ADD_CHUNKED = "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req"
 _SCHEDULE = "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend"
 _BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new"
 _FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
 _LOGITS = "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch"
 
 # Dotted path of each hooked function; the start-up check wants every one of them in place.
-TARGETS = (_SCHEDULE, _BATCH, _FORWARD, _LOGITS)
+TARGETS = (_ADD_ONE, _ADD_CHUNKED, _SCHEDULE, _BATCH, _FORWARD, _LOGITS)
 
 
 def register() -> None:
@@ -44,6 +46,8 @@ def register() -> None:
     if BACKEND in registered_radix_cache_backends():
         return
     register_radix_cache_backend(BACKEND, _build)
+    HookRegistry.register(_ADD_ONE, _around_add_one, HookType.AROUND)
+    HookRegistry.register(_ADD_CHUNKED, _around_add_chunked, HookType.AROUND)
     HookRegistry.register(_SCHEDULE, _after_prepare_for_extend, HookType.AFTER)
     HookRegistry.register(_BATCH, _after_init_new, HookType.AFTER)
     HookRegistry.register(_FORWARD, _around_forward, HookType.AROUND)
@@ -55,6 +59,22 @@ def _build(context: Any) -> Any:
     from irminsul.integrations.sglang.build import build_cache
 
     return build_cache(context)
+
+
+def _around_add_one(
+    original: Callable[..., Any], adder: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if runtime.current is None:
+        return original(adder, request, *args, **kwargs)
+    return runtime.current.admission.add_one(original, adder, request, *args, **kwargs)
+
+
+def _around_add_chunked(
+    original: Callable[..., Any], adder: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if runtime.current is None:
+        return original(adder, request, *args, **kwargs)
+    return runtime.current.admission.add_chunked(original, adder, request, *args, **kwargs)
 
 
 def _after_prepare_for_extend(result: Any, batch: Any, *_: Any, **__: Any) -> None:

@@ -5,7 +5,8 @@ Must not know how spans are found or run; positions are tokens of one request's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -32,6 +33,15 @@ class Limits:
     row_tokens: int
     min_span: int
     positions: int
+
+    def less(self, windows: Sequence[Window], rows: int) -> Limits:
+        """Return what `windows` and `rows` more rows leave of these limits."""
+        starts = [start for window in windows for start, _ in window.holes()]
+        return replace(
+            self,
+            rows=self.rows - len(starts) - rows,
+            row_tokens=self.row_tokens - sum(starts),
+        )
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,15 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Found:
+    """What a lookup found for a prompt from `start` on, while the mirror had `version`."""
+
+    version: int
+    start: int
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True)
 class Share:
     """How the prompt tokens of one request are served in this round."""
 
@@ -105,6 +124,26 @@ class Window:
     def reused(self) -> int:
         """Number of tokens that are moved."""
         return sum(span.length for span in self.spans)
+
+    def reach(self, budget: int) -> int:
+        """Return the furthest end up to which at most `budget` tokens have to be computed.
+
+        Within a span one more token is computed than lies outside of spans: a round's last.
+        """
+        position, left = self.start, budget
+        for span in self.spans:
+            gap = span.start - position
+            if left <= gap:
+                return position + left
+            left -= gap
+            position = span.end
+        return min(self.end, position + left)
+
+    def cut(self, end: int) -> None:
+        """End the window at `end`, whose last token is computed."""
+        self.end = end
+        kept = [(span, min(span.end, end - 1)) for span in self.spans if span.start < end - 1]
+        self.spans = [span.part(span.start, stop) for span, stop in kept]
 
 
 @dataclass

@@ -1,0 +1,254 @@
+"""A request about to be admitted -> the spans it will reuse, locked, and its prefill budget.
+
+Knows SGLang's `PrefillAdder` and the planner; must not know batch tensors or the forward pass.
+
+SGLang charges every token of a prompt against the chunk budget of a prefill round, moved ones too,
+so a long prompt that is mostly known would be spread over rounds. Here the adder is lent as many
+tokens as the round will move and gives back what it did not use: a round computes at most the chunk
+budget, however much it moves. Slots are charged in full, as always.
+
+A round sized for moved rows must find them when it runs, so their nodes are locked from admission
+until the plan has named their slots. A request that memory refuses because of those locks is tried
+again without them, and then within the plain budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from irminsul.errors import IrminsulError
+from irminsul.integrations.sglang import compat, planner, refuse, testing
+from irminsul.integrations.sglang.agreement import Agreement
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.spans import Limits, Window
+from irminsul.rotation import check_relocations
+
+if TYPE_CHECKING:
+    from irminsul.integrations.sglang.cache import IrminsulRadixCache
+
+Call = Callable[..., Any]
+
+
+class Admission:
+    """Answers the adder's calls of one scheduler process.
+
+    Parameters
+    ----------
+    cache
+        The tree whose rows are reused.
+    limits, settings, metrics
+        What to keep to, and what to count.
+    agreement
+        Makes all ranks reuse the same spans, or none: what a request reuses decides where its
+        round ends, and with it the shape of the batch.
+    """
+
+    def __init__(
+        self,
+        cache: IrminsulRadixCache,
+        limits: Limits,
+        settings: Settings,
+        metrics: Metrics,
+        agreement: Agreement,
+    ) -> None:
+        self._cache = cache
+        self._limits = limits
+        self._settings = settings
+        self._metrics = metrics
+        self._agreement = agreement
+        self._windows: list[Window] = []
+        self._locked: list[Any] = []
+        self._barred = False
+
+    def add_one(self, original: Call, adder: Any, request: Any, *args: Any, **kw: Any) -> Any:
+        """Around ``PrefillAdder.add_one_req``."""
+        if not adder.can_run_list:
+            self.release()
+        if self._must_wait(adder, request):
+            return _result("OTHER")
+        window = self._window(adder, request)
+
+        def call() -> Any:
+            return original(adder, request, *args, **kw)
+
+        # The delayer counts calls over all ranks, so with it nothing may be tried twice.
+        if window.spans and adder.prefill_delayer_single_pass is None:
+            locked = self._lock(window)
+            result = self._lend(call, adder, window)
+            if _holds(adder, request):
+                self._keep(window)
+                return result
+            self._unlock(locked)
+            if result != _result("NO_TOKEN"):
+                return result
+        result = call()
+        if _holds(adder, request):
+            self._keep(window)
+        elif self._locked and result == _result("NO_TOKEN"):
+            # Rows that this batch has locked are free again in the next: the pool is not full.
+            return _result("OTHER")
+        return result
+
+    def add_chunked(self, original: Call, adder: Any, request: Any, *args: Any, **kw: Any) -> Any:
+        """Around ``PrefillAdder.add_chunked_req``: the next round of a long prompt."""
+        self.release()
+        window = self._window(adder, request)
+
+        def call() -> Any:
+            return original(adder, request, *args, **kw)
+
+        locked = self._lock(window)
+        if window.spans and _has_room(adder, window):
+            result = self._lend(call, adder, window)
+        else:
+            self._unlock(locked)
+            result = call()
+        if _holds(adder, request):
+            self._keep(window)
+        return result
+
+    def take(self, batch: Any) -> list[Window]:
+        """Return what each request of `batch` prefills, with the spans that are still there."""
+        admitted = {id(window.request): window for window in self._windows}
+        found = []
+        for plain in planner.windows_of(batch):
+            window = admitted.get(id(plain.request), plain)
+            if (window.start, window.end) != (plain.start, plain.end):
+                window = plain
+            if window.spans:
+                planner.follow(window, self._cache.mirror, self._metrics)
+            found.append(window)
+        return found
+
+    def release(self) -> None:
+        """Unlock every donor and forget the batch that was being built."""
+        self._windows, self._barred = [], False
+        self._unlock(list(self._locked))
+
+    def _must_wait(self, adder: Any, request: Any) -> bool:
+        """Return whether `request` would undo the plans of those already in the batch."""
+        if not any(window.spans for window in self._windows):
+            return False
+        return refuse.request_reason(request) is not None or self._left(adder).rows < 1
+
+    def _left(self, adder: Any) -> Limits:
+        """Return the limits that the rest of the batch has to keep."""
+        running = adder.running_batch
+        rows = len(running.reqs) if running is not None else 0
+        return self._limits.less(self._windows, rows)
+
+    def _window(self, adder: Any, request: Any) -> Window:
+        """Return all that `request` has left to prefill, with the spans it may reuse.
+
+        Never raises: a failure is a miss.
+        """
+        total = len(compat.prompt_tokens(request))
+        window = Window(request, compat.prefix_length(request), total)
+        try:
+            self._heed_faults()
+            if not self._barred:
+                self._fill(window, self._left(adder))
+        except Exception:
+            window.spans = []
+            self._metrics.fallback("planner", "planning failed; this request is computed in full")
+        if not self._agreement.agree(planner.digest([window])):
+            window.spans = []
+            self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
+        return window
+
+    def _fill(self, window: Window, limits: Limits) -> None:
+        namespace = self._cache.lookup_namespace(window.request)
+        if namespace is None or window.end - window.start <= limits.min_span:
+            return
+        if testing.selected(window.request, self._settings.test_planner_raises):
+            raise RuntimeError("asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
+        planner.find_spans(window, self._cache.mirror, namespace, limits, self._metrics)
+        testing.keep_holes(window, self._settings.test_holes)
+        planner.cut_to_limits([window], limits, self._metrics)
+
+    def _heed_faults(self) -> None:
+        """Stop reusing when the GPU has refused an earlier batch's slots or deltas.
+
+        That batch's rows were not written, so what was recorded of them is not what it says.
+        """
+        try:
+            check_relocations(wait=False)
+        except IrminsulError as error:
+            self._cache.mirror.lose("relocation", f"{error}; reuse is off until the next flush")
+
+    def _lend(self, call: Call, adder: Any, window: Window) -> Any:
+        """Run `call` with a budget that leaves room for what the round moves."""
+        lent = _credit(adder, window)
+        _change_budget(adder, lent)
+        try:
+            result = call()
+        except BaseException:
+            _change_budget(adder, -lent)
+            raise
+        if not _holds(adder, window.request):
+            _change_budget(adder, -lent)
+            return result
+        window.cut(compat.extend_end(window.request))
+        _change_budget(adder, window.reused - lent)
+        # SGLang's own log line and hit rate: a moved token is a hit, not input.
+        adder.log_hit_tokens += window.reused
+        adder.log_input_tokens -= window.reused
+        return adder.budget_state() if isinstance(result, type(_result("OTHER"))) else result
+
+    def _keep(self, window: Window) -> None:
+        window.cut(compat.extend_end(window.request))
+        self._windows.append(window)
+        # Its results are cut by lengths that a plan changes, so the whole batch is computed.
+        self._barred |= refuse.request_reason(window.request) is not None
+
+    def _lock(self, window: Window) -> list[Any]:
+        nodes = {id(node): node for span in window.spans for node, _, _ in span.rows}
+        for node in nodes.values():
+            self._cache.inc_lock_ref(node)
+            self._locked.append(node)
+        return list(nodes.values())
+
+    def _unlock(self, nodes: list[Any]) -> None:
+        for node in nodes:
+            self._locked.remove(node)
+            self._cache.dec_lock_ref(node)
+
+
+def _credit(adder: Any, window: Window) -> int:
+    """Return how many tokens beyond its chunk budget the adder may admit of `window`."""
+    budget = adder.rem_chunk_tokens
+    if budget is None:
+        return window.reused
+    end = window.reach(budget)
+    admissible = end - window.start
+    if end == window.end:
+        admissible = adder.ceil_paged_tokens(admissible)
+    return int(max(0, admissible - budget))
+
+
+def _has_room(adder: Any, window: Window) -> bool:
+    """Return whether the pool holds the round that the credit allows.
+
+    SGLang goes on with a long prompt even when its own estimate says there is no room, for a full
+    chunk budget; a round longer than that must never be forced.
+    """
+    round_tokens = _credit(adder, window) + (adder.rem_chunk_tokens or 0)
+    return bool(adder.ceil_paged_tokens(round_tokens) + adder.page_size <= adder.rem_total_tokens)
+
+
+def _change_budget(adder: Any, tokens: int) -> None:
+    adder.rem_input_tokens += tokens
+    if adder.rem_chunk_tokens is not None:
+        adder.rem_chunk_tokens += tokens
+
+
+def _holds(adder: Any, request: Any) -> bool:
+    return bool(adder.can_run_list) and adder.can_run_list[-1] is request
+
+
+def _result(name: str) -> Any:
+    from sglang.srt.managers.schedule_policy import AddReqResult
+
+    return AddReqResult[name]

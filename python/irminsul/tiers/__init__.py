@@ -1,0 +1,32 @@
+"""Chunks of KV rows beyond one engine's pool: host memory, and a store that hosts share.
+
+Must not import torch, mooncake or an engine when it is imported.
+"""
+
+from irminsul.tiers.base import Collected, Counts, Receive, Tier
+from irminsul.tiers.cost import Candidate, CostModel, Speeds
+from irminsul.tiers.host import HostTier, Lease
+from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout
+from irminsul.tiers.mooncake import MooncakeSettings, MooncakeTier
+from irminsul.tiers.ticket import Ticket
+from irminsul.tiers.value import ChunkRows, Rejected
+
+__all__ = [
+    "Candidate",
+    "ChunkRef",
+    "ChunkRows",
+    "ChunkSpace",
+    "Collected",
+    "CostModel",
+    "Counts",
+    "HostTier",
+    "Lease",
+    "MooncakeSettings",
+    "MooncakeTier",
+    "Receive",
+    "Rejected",
+    "RowLayout",
+    "Speeds",
+    "Ticket",
+    "Tier",
+]

@@ -1,0 +1,277 @@
+"""Calls -> a client process that is started, watched, ended and started again.
+
+Must not know what a call means: it has keys, pieces of shared memory and someone who wants codes.
+
+Two threads. One sends: it waits for room in the shared block, lets the call fill its pieces, and
+writes the request. One watches: it starts the client, reads replies, and ends the client when it
+hangs, dies or reports that the store is away. Callers only put calls in a queue.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import threading
+import time
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irminsul.tiers.arena import Arena
+from irminsul.tiers.base import Counts
+from irminsul.tiers.mooncake.calls import Call
+from irminsul.tiers.mooncake.process import ClientProcess
+from irminsul.tiers.mooncake.settings import MooncakeSettings
+
+__all__ = ["Link"]
+
+# Mooncake's codes for a master that does not answer; seen with it killed and with it stopped.
+_AWAY = (-900, -901)
+
+
+class Link:
+    """Sends calls to Mooncake and brings their codes back.
+
+    Parameters
+    ----------
+    settings : MooncakeSettings
+        What to start and what to spend.
+    counts : Counts
+        Counts ``down``, ``full``, ``hung`` and ``starts``.
+    """
+
+    def __init__(self, settings: MooncakeSettings, counts: Counts) -> None:
+        self._settings = settings
+        self._counts = counts
+        self._memory_fd = os.memfd_create("irminsul-tier")
+        os.ftruncate(self._memory_fd, settings.arena_bytes)
+        memory = mmap.mmap(self._memory_fd, settings.arena_bytes)
+        self._block: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
+        half = settings.arena_bytes // 2
+        # One half each, so that a burst of writes cannot keep reads waiting for room.
+        self._arenas = {"get": (0, Arena(half)), "put": (half, Arena(half))}
+        self._queues: dict[str, deque[Call]] = {"ask": deque(), "get": deque(), "put": deque()}
+        self._queued_bytes = 0
+        self._flying: dict[int, Call] = {}
+        self._sending: Call | None = None
+        self._client: ClientProcess | None = None
+        self._closed = threading.Event()
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for name, target in (("irminsul-send", self._send), ("irminsul-watch", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def up(self) -> bool:
+        """True while calls reach the store, as far as is known."""
+        return self._client is not None
+
+    @property
+    def pending(self) -> int:
+        """Number of calls that are queued or under way."""
+        with self._changed:
+            return sum(map(len, self._queues.values())) + len(self._flying)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of rows that wait to be sent."""
+        return self._queued_bytes
+
+    def submit(self, call: Call) -> bool:
+        """Queue `call`; False, without effect, when the store is away or a bound is reached."""
+        with self._changed:
+            if self._client is None or self._closed.is_set():
+                self._counts.add("down", len(call.keys))
+                return False
+            size = call.held_bytes
+            calls = sum(map(len, self._queues.values())) + len(self._flying)
+            limits = self._settings
+            if calls >= limits.queue_calls or self._queued_bytes + size > limits.queue_bytes:
+                self._counts.add("full", len(call.keys))
+                return False
+            self._queued_bytes += size
+            self._queues[call.queue].append(call)
+            self._changed.notify_all()
+            return True
+
+    def wait_until_up(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the store; for tools and tests, not for engines."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._client is not None, timeout)
+
+    def close(self) -> None:
+        """End both threads and the client; calls that are left fail."""
+        with self._changed:
+            self._closed.set()
+            client = self._client
+            self._changed.notify_all()
+        if client is not None:
+            client.kill()
+        for thread in self._threads:
+            thread.join(5.0)
+        os.close(self._memory_fd)
+
+    # The sending thread.
+
+    def _send(self) -> None:
+        while True:
+            with self._changed:
+                while (call := self._next()) is None:
+                    if self._closed.is_set():
+                        return
+                    waiting = any(self._queues.values())
+                    self._changed.wait(0.05 if waiting else None)
+                client = self._client
+                self._sending = call
+                self._flying[call.number] = call
+            self._transmit(call, client)
+
+    def _next(self) -> Call | None:
+        """Take the next call that has, or needs, no room to wait for."""
+        for queue in self._queues.values():
+            while queue:
+                call = queue[0]
+                if call.abandoned or self._client is None:
+                    queue.popleft()
+                    self._queued_bytes -= call.held_bytes
+                    self._finish(call, None)
+                    continue
+                if not self._place(call):
+                    break
+                queue.popleft()
+                return call
+        return None
+
+    def _place(self, call: Call) -> bool:
+        """Give `call` its pieces of the block: all or none."""
+        if not call.sizes:
+            return True
+        base, arena = self._arenas[call.queue]
+        taken: list[int] = []
+        for size in call.sizes:
+            offset = arena.take(size)
+            if offset is None:
+                for given in taken:
+                    arena.give(given)
+                return False
+            taken.append(offset)
+        call.offsets = [base + offset for offset in taken]
+        return True
+
+    def _transmit(self, call: Call, client: ClientProcess | None) -> None:
+        try:
+            call.fill(
+                [self._block[o : o + s] for o, s in zip(call.offsets, call.sizes, strict=True)]
+            )
+            call.sent_at = time.monotonic()
+            call.hangs_at = call.sent_at + self._settings.hang_s + sum(call.sizes) / (16 << 20)
+            if client is not None:
+                client.send(json.dumps(call.request()).encode())
+        except OSError:
+            pass  # the client is gone; the watching thread sees that and fails its calls
+        with self._changed:
+            self._queued_bytes -= call.held_bytes
+            self._sending = None
+            if call.lost:
+                self._finish(call, None)
+
+    # The watching thread.
+
+    def _watch(self) -> None:
+        wait = self._settings.retry_s
+        while not self._closed.is_set():
+            client = self._start()
+            if client is None:
+                self._closed.wait(wait)
+                wait = min(2 * wait, self._settings.retry_most_s)
+                continue
+            started = time.monotonic()
+            self._receive(client)
+            self._lose(client)
+            # A client that served for a while earns a quick second start.
+            if time.monotonic() - started > self._settings.retry_most_s:
+                wait = self._settings.retry_s
+            self._closed.wait(wait)
+            wait = min(2 * wait, self._settings.retry_most_s)
+        self._drain()
+
+    def _start(self) -> ClientProcess | None:
+        client = ClientProcess.start(self._settings, self._memory_fd, self._closed.is_set)
+        if client is None:
+            return None
+        self._counts.add("starts")
+        with self._changed:
+            self._client = client
+            self._changed.notify_all()
+        return client
+
+    def _receive(self, client: ClientProcess) -> None:
+        """Handle replies until the client is gone, hangs, or says that the store is away."""
+        while not self._closed.is_set():
+            try:
+                message = client.receive(0.05 if self._flying else 0.25)
+            except (EOFError, OSError):
+                return
+            if message is None:
+                if self._hung():
+                    self._counts.add("hung")
+                    return
+                continue
+            reply = json.loads(message)
+            with self._changed:
+                call = self._flying.get(reply["id"])
+            codes: list[int] | None = reply.get("codes")
+            if call is not None:
+                self._settle(call, codes)
+            if codes and all(code in _AWAY for code in codes):
+                return
+
+    def _settle(self, call: Call, codes: list[int] | None) -> None:
+        # The call reads its pieces before they are given back.
+        call.settle(codes, self._pieces(call))
+        with self._changed:
+            self._flying.pop(call.number, None)
+            self._give(call)
+            self._changed.notify_all()
+
+    def _hung(self) -> bool:
+        now = time.monotonic()
+        with self._changed:
+            return any(call.hangs_at < now for call in self._flying.values())
+
+    def _lose(self, client: ClientProcess) -> None:
+        """End the client first: then nobody writes to the block any more, and pieces are free."""
+        with self._changed:
+            self._client = None
+        client.kill()
+        self._drain()
+
+    def _drain(self) -> None:
+        with self._changed:
+            for call in list(self._flying.values()):
+                if call is self._sending:
+                    call.lost = True
+                else:
+                    self._finish(call, None)
+            self._changed.notify_all()
+
+    def _finish(self, call: Call, codes: list[int] | None) -> None:
+        self._flying.pop(call.number, None)
+        self._give(call)
+        call.settle(codes, [])
+
+    def _pieces(self, call: Call) -> list[NDArray[np.uint8]]:
+        pairs = zip(call.offsets, call.sizes, strict=True)
+        return [self._block[offset : offset + size] for offset, size in pairs]
+
+    def _give(self, call: Call) -> None:
+        if call.offsets:
+            base, arena = self._arenas[call.queue]
+            for offset in call.offsets:
+                arena.give(offset - base)
+            call.offsets = []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
+from irminsul import Policy
 from irminsul.errors import InvalidParams
 from irminsul.integrations.sglang import settings
 from irminsul.integrations.sglang.settings import Settings
@@ -62,13 +65,37 @@ def test_a_wrong_variable_names_itself(name: str, value: str) -> None:
 def test_overrides_leave_the_library_its_defaults() -> None:
     assert settings.policy_overrides(Settings()) == {}
     assert settings.chunk_overrides(Settings()) == {}
-    changed = dataclasses.replace(Settings(), sink_tokens=0, chunk_avg=256)
-    assert settings.policy_overrides(changed) == {"sink_tokens": 0}
+    changed = dataclasses.replace(Settings(), sink_tokens=0, chunk_avg=256, windows=False)
+    assert settings.policy_overrides(changed) == {"sink_tokens": 0, "windows": False}
     assert settings.chunk_overrides(changed) == {"avg": 256}
 
 
-def test_every_setting_is_documented() -> None:
+def test_every_policy_field_is_a_setting() -> None:
+    wanted = set(inspect.signature(Policy).parameters)
+    everything = dict.fromkeys(settings._POLICY, 1)
+    given = dataclasses.replace(Settings(), **everything, windows=False)
+    assert set(settings.policy_overrides(given)) == wanted
+    Policy(**settings.policy_overrides(given))
+
+
+def test_a_boolean_variable() -> None:
+    assert settings.load({"IRMINSUL_WINDOWS": "0"}).windows is False
+    assert settings.load({"IRMINSUL_WINDOWS": "yes"}).windows is True
+    with pytest.raises(InvalidParams, match=r"IRMINSUL_WINDOWS.*perhaps"):
+        settings.load({"IRMINSUL_WINDOWS": "perhaps"})
+
+
+def test_a_misspelt_variable_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    settings.load({"IRMINSUL_MIN_SPAM": "48", "IRMINSUL_SERVICE_HOST": "10.0.0.1"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "irminsul: IRMINSUL_MIN_SPAM is no setting and has no effect; is IRMINSUL_MIN_SPAN meant?"
+    ]
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
     page = Path(__file__).parents[3].joinpath("docs", "sglang.md").read_text()
+    rows = dict(re.findall(r"^\| `(IRMINSUL_\w+)` \| `?([^|`]+?)`? \|", page, re.MULTILINE))
     for field in dataclasses.fields(Settings):
         if not field.name.startswith("test_"):
-            assert f"IRMINSUL_{field.name.upper()}" in page
+            default = {True: "1", False: "0"}.get(field.default, str(field.default))
+            assert rows[f"IRMINSUL_{field.name.upper()}"] == default.removesuffix(".0")

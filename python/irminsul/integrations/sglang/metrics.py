@@ -1,4 +1,4 @@
-"""Events of the data path -> counters, rate-limited log lines, and SGLang's /metrics.
+"""Events of the data path -> counters, times, rate-limited log lines, and SGLang's /metrics.
 
 Must not know how reuse works; names and helps are all there is here.
 
@@ -12,20 +12,48 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
+_PREFIX = "irminsul:"
+
+# Counters; /metrics adds ``_total``.
 _HELP = {
     "reused_tokens": "Prompt tokens whose KV rows were moved instead of computed.",
     "computed_tokens": "Prompt tokens computed in batches that reused others.",
+    "relocated_tokens": "KV rows handed to the copy that moves them.",
     "spans": "Contiguous runs of reused tokens.",
     "rows": "Rows that planned batches were expanded to, one per hole.",
     "planned_batches": "Prefill batches that reused something.",
     "recorded_tokens": "Tokens recorded as donors.",
     "dropped_spans": "Spans computed after all because a limit on rows was reached.",
+    "unprofitable_spans": "Spans computed after all because moving them would take longer.",
+    "registry_evictions": "Donors that the registry forgot to make room.",
     "fallback": "Times reuse was given up, by reason.",
 }
+
+# Histograms: help and upper bounds of the buckets.
+_SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1.0)
+_OBSERVED: dict[str, tuple[str, tuple[float, ...]]] = {
+    "plan_seconds": ("Host time to plan one batch, lookups included.", _SECONDS),
+    "lookup_seconds": ("Host time to look one prompt up.", _SECONDS),
+    "relocate_seconds": ("Host time to start moving one batch's rows.", _SECONDS),
+    "rows_per_forward": (
+        "Rows of one planned batch.",
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+    ),
+}
+
+_GAUGES = {
+    "registry_tokens": "Tokens the registry remembers.",
+    "registry_capacity_tokens": "Most tokens the registry remembers.",
+    "reuse_active": "1 while moved text is reused, 0 while the registry is out of step.",
+}
+
+_REGISTRY_INTERVAL = 1.0
 
 
 class Metrics:
@@ -36,9 +64,9 @@ class Metrics:
     interval
         Seconds between two log lines of one kind.
     prometheus
-        Also publish ``irminsul:<name>_total``.
+        Also publish ``irminsul:<name>``; counters end in ``_total``.
     labels
-        Label names and values on every published counter.
+        Label names and values on everything published.
     """
 
     def __init__(
@@ -46,8 +74,10 @@ class Metrics:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
+        self.gauges: dict[str, float] = {}
         self._interval = interval
-        self._logged: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._told: Counter[str] = Counter()
         self._labels = dict(labels or {})
         self._published: dict[str, Any] = self._publish() if prometheus else {}
 
@@ -56,6 +86,52 @@ class Metrics:
         self.counts[name] += amount
         if name in self._published and amount:
             self._published[name].labels(**self._labels).inc(amount)
+
+    def observe(self, name: str, value: float) -> None:
+        """Add one `value` to histogram `name`."""
+        if name in self._published:
+            self._published[name].labels(**self._labels).observe(value)
+
+    def gauge(self, name: str, value: float) -> None:
+        """Set gauge `name`."""
+        self.gauges[name] = value
+        if name in self._published:
+            self._published[name].labels(**self._labels).set(value)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Observe how many seconds the block takes, also when it raises."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.observe(name, time.perf_counter() - began)
+
+    def sample(self, stats: Mapping[str, int], *, active: bool) -> None:
+        """Publish the registry's own counts, at most once a second, and tell the log.
+
+        Parameters
+        ----------
+        stats
+            What `irminsul.Registry.stats` returns.
+        active
+            False while the mirror of the tree is out of step and nothing is reused.
+        """
+        self.gauge("registry_tokens", stats["tokens"])
+        self.gauge("registry_capacity_tokens", stats["capacity_tokens"])
+        self.gauge("reuse_active", float(active))
+        evicted = stats["evicted_nodes"] - self.counts["registry_evictions"]
+        self.add("registry_evictions", evicted)
+        if self.due("summary", self._interval):
+            self._summarise()
+
+    def due(self, kind: str, interval: float = _REGISTRY_INTERVAL) -> bool:
+        """Return whether `interval` seconds have passed since this last returned True."""
+        now = time.monotonic()
+        if now - self._last.get(kind, -interval) < interval:
+            return False
+        self._last[kind] = now
+        return True
 
     def fallback(self, reason: str, message: str = "", *args: object) -> None:
         """Count a fallback, and log `message` with a traceback if one is being handled.
@@ -66,22 +142,41 @@ class Metrics:
         self.fallbacks[reason] += 1
         if "fallback" in self._published:
             self._published["fallback"].labels(**self._labels, reason=reason).inc()
-        now = time.monotonic()
-        if message and now - self._logged.get(reason, -self._interval) >= self._interval:
-            self._logged[reason] = now
+        if message and self.due(f"fallback {reason}", self._interval):
             logger.warning("irminsul: " + message, *args, exc_info=sys.exc_info()[0] is not None)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counters as plain numbers."""
         return {**self.counts, "fallback": dict(self.fallbacks)}
 
+    def _summarise(self) -> None:
+        """Log what was reused since the last such line, if anything was."""
+        new = self.counts - self._told
+        self._told = Counter(self.counts)
+        if not new["planned_batches"]:
+            return
+        logger.info(
+            "irminsul: %d of %d prompt tokens reused in %d batches, %d spans; %d tokens known",
+            new["reused_tokens"],
+            new["reused_tokens"] + new["computed_tokens"],
+            new["planned_batches"],
+            new["spans"],
+            self.gauges["registry_tokens"],
+        )
+
     def _publish(self) -> dict[str, Any]:
-        from prometheus_client import Counter as Published
+        import prometheus_client as client
 
         names = list(self._labels)
-        return {
-            name: Published(
-                f"irminsul:{name}", text, [*names, "reason"] if name == "fallback" else names
+        made: dict[str, Any] = {
+            name: client.Counter(
+                _PREFIX + name, text, [*names, "reason"] if name == "fallback" else names
             )
             for name, text in _HELP.items()
         }
+        for name, (text, bounds) in _OBSERVED.items():
+            made[name] = client.Histogram(_PREFIX + name, text, names, buckets=bounds)
+        for name, text in _GAUGES.items():
+            # One file per process: without a mode each scheduler that ever lived would be listed.
+            made[name] = client.Gauge(_PREFIX + name, text, names, multiprocess_mode="mostrecent")
+        return made

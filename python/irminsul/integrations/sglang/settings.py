@@ -6,7 +6,9 @@ scheduler processes inherit the environment of the process that starts them.
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from irminsul.errors import InvalidParams
+
+logger = logging.getLogger(__name__)
 
 CONFIG_VARIABLE = "IRMINSUL_CONFIG"
 PREFIX = "IRMINSUL_"
@@ -39,8 +43,10 @@ class Settings:
         Sizes of content-defined chunks, in tokens; 0 keeps the library's default.
     chunk_secret
         Seed of the chunk boundaries.
-    sink_tokens, min_span, recompute_head, max_hops, max_depth, max_segments
+    sink_tokens, min_span, recompute_head, max_hops, max_depth, max_segments, span_cost, min_gain
         The policy of `irminsul.Policy`; -1 keeps the library's default.
+    windows
+        Also find text by sampled windows of 32 tokens, where chunk boundaries fell elsewhere.
     max_rows
         Most rows a batch is expanded to (one per hole); 0 means what the request pool allows.
     max_row_tokens
@@ -53,6 +59,9 @@ class Settings:
     test_holes
         For tests only: requests whose id is this, a number, ``-`` and anything are computed at
         that many places, as if the content there were unknown.
+    test_form
+        For tests only: requests whose id starts with ``absorb`` or ``mha`` move every span they
+        can, and their batches run in that form of attention.
     test_dump_rows
         For tests only: folder that receives every plan, and the KV rows of every request before
         they enter the tree.
@@ -71,6 +80,9 @@ class Settings:
     max_hops: int = -1
     max_depth: int = -1
     max_segments: int = -1
+    span_cost: int = -1
+    min_gain: int = -1
+    windows: bool = True
     max_rows: int = 0
     max_row_tokens: int = 4_194_304
     log_interval: float = 60.0
@@ -78,6 +90,7 @@ class Settings:
     test_planner_raises: str = ""
     test_holes: str = ""
     test_dump_rows: str = ""
+    test_form: bool = False
 
 
 def load(environment: Mapping[str, str] | None = None) -> Settings:
@@ -99,13 +112,29 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         name = PREFIX + field.name.upper()
         if environment.get(name, "") != "":
             values[field.name] = _parsed(name, environment[name], _TYPES[field.name])
+    for name in misspelt(environment):
+        logger.warning("irminsul: %s", name)
     return Settings(**values)
+
+
+def misspelt(environment: Mapping[str, str]) -> list[str]:
+    """Return one sentence for every variable that looks like a setting and is none.
+
+    Only near misses: orchestrators put variables of their own under a service's name.
+    """
+    known = {PREFIX + field.name.upper() for field in fields(Settings)} | {CONFIG_VARIABLE}
+    found = []
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            for close in difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.9):
+                found.append(f"{name} is no setting and has no effect; is {close} meant?")
+    return found
 
 
 def policy_overrides(settings: Settings) -> dict[str, Any]:
     """Return the policy fields that `settings` changes, for ``irminsul.Policy(**...)``."""
-    names = ("sink_tokens", "min_span", "recompute_head", "max_hops", "max_depth", "max_segments")
-    return {name: value for name in names if (value := getattr(settings, name)) >= 0}
+    changed = {name: value for name in _POLICY if (value := getattr(settings, name)) >= 0}
+    return changed if settings.windows else {**changed, "windows": False}
 
 
 def chunk_overrides(settings: Settings) -> dict[str, Any]:
@@ -115,6 +144,16 @@ def chunk_overrides(settings: Settings) -> dict[str, Any]:
 
 
 _TYPES: dict[str, Any] = get_type_hints(Settings)
+_POLICY = (
+    "sink_tokens",
+    "min_span",
+    "recompute_head",
+    "max_hops",
+    "max_depth",
+    "max_segments",
+    "span_cost",
+    "min_gain",
+)
 
 
 def _from_file(path: str) -> dict[str, Any]:

@@ -4,7 +4,9 @@ Must not know tiers or engines: bytes, seconds and tokens.
 
 A chunk is worth its fetch when its bytes arrive sooner than its tokens are computed. Both speeds
 are measured where they happen and averaged with exponentially falling weights, so a link that slows
-down stops being used, and one small fetch now and then notices when it is fast again.
+down stops being used, and one small fetch now and then notices when it is fast again. The averages
+are geometric: speeds differ by factors, and a link that is a hundred times faster than believed
+should not need a hundred fetches to say so.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from dataclasses import dataclass
 from irminsul.errors import InvalidParams
 
 __all__ = ["Candidate", "CostModel", "Speeds"]
+
+
+# Below what any clock here resolves; keeps averages finite.
+_LEAST_S = 1e-7
 
 
 @dataclass(frozen=True)
@@ -121,10 +127,8 @@ class CostModel:
         if size_bytes <= 0 or seconds <= 0:
             return
         with self._lock:
-            # Time per byte is what adds up, so that is what is averaged.
-            old = 1.0 / self._speeds.link_bytes_per_s
-            new = old + self._weight * (seconds / size_bytes - old)
-            self._speeds = Speeds(1.0 / new, self._speeds.prefill_s_per_token)
+            speed = self._moved(self._speeds.link_bytes_per_s, size_bytes / max(seconds, _LEAST_S))
+            self._speeds = Speeds(speed, self._speeds.prefill_s_per_token)
             self._probed_at = self._clock()
 
     def computed(self, tokens: int, seconds: float) -> None:
@@ -132,9 +136,8 @@ class CostModel:
         if tokens <= 0 or seconds <= 0:
             return
         with self._lock:
-            old = self._speeds.prefill_s_per_token
-            new = old + self._weight * (seconds / tokens - old)
-            self._speeds = Speeds(self._speeds.link_bytes_per_s, new)
+            cost = self._moved(self._speeds.prefill_s_per_token, max(seconds, _LEAST_S) / tokens)
+            self._speeds = Speeds(self._speeds.link_bytes_per_s, cost)
 
     def choose(self, candidates: Sequence[Candidate], budget_s: float) -> list[int]:
         """Return the indexes of `candidates` that should be fetched, in order.
@@ -165,6 +168,9 @@ class CostModel:
         if not chosen and candidates and self._may_probe():
             return [0]
         return chosen
+
+    def _moved(self, average: float, sample: float) -> float:
+        return float(average ** (1.0 - self._weight) * sample**self._weight)
 
     def _may_probe(self) -> bool:
         with self._lock:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from irminsul.errors import InvalidParams
 from irminsul.tiers.arena import Arena
 from irminsul.tiers.base import Counts, Receive
-from irminsul.tiers.keys import ChunkRef
+from irminsul.tiers.keys import ChunkRef, RowLayout
 from irminsul.tiers.ticket import Ticket
 from irminsul.tiers.value import ChunkRows, rows_shape
 
@@ -95,7 +95,7 @@ class HostTier:
         self.capacity_bytes = capacity_bytes
         self._owner, self._block = _block(capacity_bytes, pinned)
         self._arena = Arena(capacity_bytes)
-        self._entries: dict[bytes, _Entry] = {}
+        self._entries: dict[tuple[bytes, RowLayout], _Entry] = {}
         self._oldest: _Entry | None = None
         self._newest: _Entry | None = None
         self._hand: _Entry | None = None
@@ -115,12 +115,12 @@ class HostTier:
 
     def __contains__(self, ref: ChunkRef) -> bool:
         with self._lock:
-            return ref.key in self._entries
+            return _index(ref) in self._entries
 
     def exists(self, refs: Sequence[ChunkRef], timeout: float = 0.0) -> Ticket[bool]:
         """See `Tier.exists`; answered at once, and no sign of use."""
         with self._lock:
-            return _answered([ref.key in self._entries for ref in refs])
+            return _answered([_index(ref) in self._entries for ref in refs])
 
     def get(self, refs: Sequence[ChunkRef], timeout: float, receive: Receive) -> Ticket[bool]:
         """See `Tier.get`; answered before it returns. `lease` gives the rows where they lie."""
@@ -140,7 +140,7 @@ class HostTier:
     def lease(self, ref: ChunkRef) -> Lease | None:
         """Return the chunk where it lies, kept there until released, or None."""
         with self._lock:
-            entry = self._entries.get(ref.key)
+            entry = self._entries.get(_index(ref))
             if entry is None:
                 self.counts.add("misses")
                 return None
@@ -152,7 +152,7 @@ class HostTier:
     def discard(self, ref: ChunkRef) -> bool:
         """Forget one chunk; True when it was there."""
         with self._lock:
-            entry = self._entries.get(ref.key)
+            entry = self._entries.get(_index(ref))
             if entry is None:
                 return False
             self._remove(entry)
@@ -190,7 +190,7 @@ class HostTier:
         return True
 
     def _known(self, ref: ChunkRef) -> bool:
-        entry = self._entries.get(ref.key)
+        entry = self._entries.get(_index(ref))
         if entry is not None:
             entry.visited = True
         return entry is not None
@@ -198,6 +198,8 @@ class HostTier:
     def _make_room(self, chunk: ChunkRows) -> int | None:
         """Evict until `chunk` fits and reserve its place; None when it cannot."""
         extra = _extra_bytes(chunk.ref)
+        if chunk.rows.nbytes + extra > self.capacity_bytes:
+            return None
         while True:
             offset = self._arena.take(chunk.rows.nbytes)
             if offset is not None:
@@ -233,7 +235,7 @@ class HostTier:
             self._newest.newer = entry
         self._newest = entry
         self._oldest = self._oldest or entry
-        self._entries[entry.chunk.ref.key] = entry
+        self._entries[_index(entry.chunk.ref)] = entry
 
     def _remove(self, entry: _Entry) -> None:
         older, newer = entry.older, entry.newer
@@ -247,7 +249,7 @@ class HostTier:
             self._newest = older
         if self._hand is entry:
             self._hand = newer
-        del self._entries[entry.chunk.ref.key]
+        del self._entries[_index(entry.chunk.ref)]
         entry.live = False
         if not entry.leases:
             self._free(entry)
@@ -262,6 +264,11 @@ class HostTier:
     def _free(self, entry: _Entry) -> None:
         self._arena.give(entry.offset)
         self._extra -= _extra_bytes(entry.chunk.ref)
+
+
+def _index(ref: ChunkRef) -> tuple[bytes, RowLayout]:
+    # The layout is not part of the key, and rows of another one are other rows.
+    return ref.key, ref.space.layout
 
 
 def _extra_bytes(ref: ChunkRef) -> int:

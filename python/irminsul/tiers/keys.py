@@ -126,7 +126,7 @@ class ChunkSpace:
     >>> from irminsul import Namespace
     >>> space = ChunkSpace(Namespace(tenant="a"), RowLayout("mla-512+64-bfloat16", 27, 1152))
     >>> space.ref([1, 2, 3]).key.hex()[:16]
-    '0000000000000000'
+    '96c847c3b589086e'
     """
 
     namespace: Namespace

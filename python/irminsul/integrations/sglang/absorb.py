@@ -1,9 +1,10 @@
-"""SGLang's choice of MLA form per batch -> the absorbed form for batches with holes.
+"""SGLang's choice of MLA form per batch -> the cheaper form for batches with holes.
 
-Knows the dispatch registry; must not know plans beyond "one is running".
+Knows the dispatch registry; must not know plans beyond "one is running", or what a form costs.
 
-The decompressed forms expand every row's whole prefix in each layer. Rows of one request repeat
-that prefix, so their cost grows with the number of holes; the absorbed form reads the pool as is.
+SGLang decides by the sum of prefixes, which rows of one request repeat. Where it would decompress,
+a batch with holes is absorbed instead when that is cheaper for its rows; where it absorbs, because
+the prefixes are short or a captured graph wants it, nothing is changed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from irminsul.integrations.sglang import runtime
 
 # Backends whose absorbed extend is SGLang's own path for short prefixes.
 _ABSORBING = ("triton", "flashinfer", "flashmla", "fa3", "cutlass_mla")
+# Those of them that also have the decompressed form for rows with a prefix.
+DECOMPRESSING = ("flashinfer", "flashmla", "fa3", "cutlass_mla")
 
 _MARK = "irminsul_original"
 
@@ -28,10 +31,10 @@ def install() -> None:
     for name in _ABSORBING:
         handler = AttentionBackendRegistry._handlers.get(name)
         if handler is not None and not hasattr(handler, _MARK):
-            AttentionBackendRegistry.register(name, _absorbing(handler))
+            AttentionBackendRegistry.register(name, _choosing(handler))
 
 
-def _absorbing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _choosing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import (
         AttnForwardMethod,
     )
@@ -45,9 +48,10 @@ def _absorbing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     def choose(attention: Any, forward_batch: Any) -> Any:
         method = original(attention, forward_batch)
         hooks = runtime.current
-        if hooks is not None and hooks.active is not None and method in decompressing:
-            return AttnForwardMethod.MLA
-        return method
+        if hooks is None or hooks.active is None or method not in decompressing:
+            return method
+        # A graph's own copy of the batch does not say: absorbing is right for any rows.
+        return AttnForwardMethod.MLA if getattr(forward_batch, "irm_absorb", True) else method
 
     setattr(choose, _MARK, original)
     return choose

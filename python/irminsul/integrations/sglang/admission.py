@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import compat, planner, refuse, testing
 from irminsul.integrations.sglang.agreement import Agreement
+from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Window
@@ -43,6 +44,8 @@ class Admission:
     agreement
         Makes all ranks reuse the same spans, or none: what a request reuses decides where its
         round ends, and with it the shape of the batch.
+    costs
+        What parts of a prefill take; None moves every span, however little it saves.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class Admission:
         settings: Settings,
         metrics: Metrics,
         agreement: Agreement,
+        costs: Costs | None = None,
     ) -> None:
         self._cache = cache
+        self._costs = costs
         self._limits = limits
         self._settings = settings
         self._metrics = metrics
@@ -166,6 +171,8 @@ class Admission:
             raise RuntimeError("asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
         planner.find_spans(window, self._cache.mirror, namespace, limits, self._metrics)
         testing.keep_holes(window, self._settings.test_holes)
+        if self._costs is not None and testing.form(window.request, self._settings) is None:
+            planner.keep_worthwhile(window, self._costs, self._metrics)
         planner.cut_to_limits([window], limits, self._metrics)
 
     def _heed_faults(self) -> None:

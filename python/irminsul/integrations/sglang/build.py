@@ -5,13 +5,23 @@ Knows the order of the start-up checks; each check lives in a file of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
-from irminsul import ChunkParams, Policy, Registry
+from irminsul import ChunkParams, Policy, Registry, __version__
 from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import compat, plugin, refuse, runtime, selfcheck, settings
+from irminsul.integrations.sglang import (
+    absorb,
+    compat,
+    plugin,
+    refuse,
+    runtime,
+    selfcheck,
+    settings,
+)
 from irminsul.integrations.sglang.agreement import Agreement
+from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits
@@ -35,18 +45,30 @@ def build_cache(context: Any) -> Any:
         ``IRMINSUL_ON_UNSUPPORTED=stock`` the first two give SGLang's own cache instead.
     """
     options = settings.load()
+    cache: Any = None
+    error: Unsupported | HostMismatch | None = None
     try:
         check_host()
         check_context(context)
-        return _build(context, options)
-    except (Unsupported, HostMismatch) as error:
-        if options.on_unsupported != "stock":
-            raise
-        logger.warning("irminsul is off and SGLang's own cache serves: %s", error)
-        runtime.uninstall()
-        from sglang.srt.mem_cache.registry import default_radix_cache_factory
+        cache = _build(context, options)
+    except (Unsupported, HostMismatch) as refusal:
+        error = refusal
+    # Every rank gets here, so that none waits for another that serves without irminsul.
+    if not Agreement.of(context).all_of(error is None) and error is None:
+        error = Unsupported("another rank of this engine was refused; its log says why.")
+    if error is None:
+        return cache
+    runtime.uninstall()
+    if options.on_unsupported != "stock":
+        raise error
+    return _stock_cache(context, error)
 
-        return default_radix_cache_factory(context)
+
+def _stock_cache(context: Any, error: Exception) -> Any:
+    from sglang.srt.mem_cache.registry import default_radix_cache_factory
+
+    logger.warning("irminsul is off and SGLang's own cache serves: %s", error)
+    return default_radix_cache_factory(context)
 
 
 def check_host() -> None:
@@ -76,7 +98,6 @@ def check_context(context: Any) -> None:
 
 
 def _build(context: Any, options: Settings) -> Any:
-    from irminsul.integrations.sglang import absorb
     from irminsul.integrations.sglang.cache import IrminsulRadixCache
     from irminsul.integrations.sglang.hooks import Hooks
 
@@ -99,11 +120,25 @@ def _build(context: Any, options: Settings) -> Any:
         min_span=policy.min_span,
         positions=table.max_positions,
     )
-    hooks = Hooks(cache, pool, table, limits, options, metrics, Agreement.of(context))
+    hooks = Hooks(
+        cache, pool, table, limits, options, metrics, Agreement.of(context), _costs(context, pool)
+    )
     absorb.install()
     runtime.install(hooks)
     _announce(context, pool, table, options)
     return cache
+
+
+def _costs(context: Any, pool: Any) -> Costs | None:
+    """Return what a prefill costs on a GPU; on a CPU, where no rate is known, None."""
+    if not pool.kv_buffer[0].is_cuda:
+        return None
+    arguments = context.server_args
+    ranks = int(compat.server_value(arguments, "tp_size", 1))
+    if compat.server_value(arguments, "enable_dp_attention", False):
+        ranks = max(1, ranks // int(compat.server_value(arguments, "dp_size", 1)))
+    decompresses = refuse.prefill_backend(arguments) in absorb.DECOMPRESSING
+    return Costs.of_model(context.model_config.hf_text_config, ranks, decompresses=decompresses)
 
 
 def _identity(context: Any, pool: Any, table: RopeTable) -> dict[str, str]:
@@ -128,15 +163,31 @@ def _metrics(context: Any, options: Settings) -> Metrics:
 
 
 def _announce(context: Any, pool: Any, table: RopeTable, options: Settings) -> None:
+    backend = refuse.prefill_backend(context.server_args)
+    ranks = Agreement.of(context).ranks
     logger.info(
-        "irminsul is on: sglang %s, attention %s, %d layers of %s rows, rope %s up to %d "
-        "positions, %d tokens, mode %s",
+        "irminsul %s is on: sglang %s, attention %s%s, %d layers of %s rows, rope %s to %d "
+        "positions, pool of %d tokens, %s, mode %s%s",
+        __version__,
         compat.version(),
-        refuse.prefill_backend(context.server_args),
+        backend,
+        "" if backend in refuse.RUN_BACKENDS else " (its source was read, it was not run)",
         pool.layer_num,
-        pool.dtype,
+        str(pool.dtype).removeprefix("torch."),
         "interleaved" if table.interleaved else "half-split",
         table.max_positions,
         pool.size,
+        f"{ranks} ranks agree on every plan" if ranks > 1 else "1 rank",
         options.mode,
+        _changed(options),
     )
+
+
+def _changed(options: Settings) -> str:
+    """Return the settings that differ from their defaults, for the banner."""
+    changed = [
+        f"{field.name}={value}"
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) != field.default and field.name != "mode"
+    ]
+    return "; " + " ".join(changed) if changed else ""

@@ -8,6 +8,7 @@ moves names inside 0.5.x.
 
 from __future__ import annotations
 
+import dis
 import importlib.metadata
 import importlib.util
 import inspect
@@ -16,85 +17,9 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
+from irminsul.integrations.sglang import attributes
+
 RANGE = ">=0.5.16,<0.5.24"
-
-# Dotted path below ``sglang.srt`` -> parameter names that irminsul passes or reads, in order.
-# An empty tuple asks only that the attribute exists.
-_CALLS: dict[str, tuple[str, ...]] = {
-    "plugins.hook_registry.HookRegistry.register": ("target", "hook", "hook_type"),
-    "mem_cache.registry.register_radix_cache_backend": ("name", "factory"),
-    "mem_cache.registry.default_radix_cache_factory": ("ctx",),
-    "managers.schedule_batch.ScheduleBatch.prepare_for_extend": ("self",),
-    "managers.schedule_policy.PrefillAdder.add_one_req": ("self", "req"),
-    "managers.schedule_policy.PrefillAdder.add_chunked_req": ("self", "req"),
-    "managers.schedule_policy.PrefillAdder.budget_state": ("self",),
-    "managers.schedule_policy.PrefillAdder.ceil_paged_tokens": ("self", "tokens"),
-    "managers.schedule_policy.AddReqResult.NO_TOKEN": (),
-    "managers.schedule_policy.AddReqResult.OTHER": (),
-    "model_executor.forward_batch_info.ForwardBatch.init_new": ("batch", "model_runner"),
-    "model_executor.model_runner.ModelRunner.forward": ("self", "forward_batch"),
-    "layers.logits_processor.LogitsMetadata.from_forward_batch": ("forward_batch",),
-    "mem_cache.radix_cache.RadixCache.match_prefix": ("self", "params"),
-    "mem_cache.radix_cache.RadixCache.insert": ("self", "params"),
-    "mem_cache.radix_cache.RadixCache.reset": ("self",),
-    "mem_cache.radix_cache.RadixCache.inc_lock_ref": ("self", "node"),
-    "mem_cache.radix_cache.RadixCache.dec_lock_ref": ("self", "node"),
-    "mem_cache.radix_cache.RadixCache._split_node": ("self", "key", "child", "split_len"),
-    "mem_cache.radix_cache.RadixCache._delete_leaf": ("self", "node"),
-    "mem_cache.radix_cache.RadixKey.raw_token_ids": ("self",),
-    "mem_cache.memory_pool.MLATokenToKVPool": (),
-    "mem_cache.allocator.TokenToKVPoolAllocator": (),
-    "mem_cache.allocator.PagedTokenToKVPoolAllocator": (),
-    "models.deepseek_common.attention_backend_handler.AttentionBackendRegistry.register": (
-        "backend_name",
-        "handler_func",
-    ),
-    "models.deepseek_common.attention_backend_handler.AttentionBackendRegistry.get_handler": (
-        "backend_name",
-    ),
-}
-
-# Classes and the fields that irminsul reads or writes on their instances.
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "managers.schedule_batch.ScheduleBatch": (
-        "reqs",
-        "forward_mode",
-        "prefix_lens",
-        "extend_lens",
-        "extend_num_tokens",
-        "out_cache_loc",
-        "prefill_input_ids_cpu",
-        "return_logprob",
-    ),
-    "model_executor.forward_batch_info.ForwardBatch": (
-        "batch_size",
-        "req_pool_indices",
-        "seq_lens",
-        "seq_lens_cpu",
-        "seq_lens_sum",
-        "orig_seq_lens",
-        "positions",
-        "extend_prefix_lens",
-        "extend_prefix_lens_cpu",
-        "extend_seq_lens",
-        "extend_seq_lens_cpu",
-        "extend_start_loc",
-        "extend_logprob_start_lens_cpu",
-        "lora_ids",
-        "rids",
-    ),
-    "layers.logits_processor.LogitsMetadata": ("next_token_logits_buffer",),
-    "mem_cache.base_prefix_cache.MatchPrefixParams": ("key", "req"),
-    "mem_cache.base_prefix_cache.InsertResult": ("prefix_len", "last_device_node"),
-}
-
-# Each group needs one of its members: the versions differ here.
-_EITHER: tuple[tuple[str, ...], ...] = (
-    (
-        "mem_cache.radix_cache.RadixCache.checkpoint",
-        "mem_cache.radix_cache.RadixCache.cache_unfinished_req",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -125,9 +50,9 @@ def rows() -> list[Row]:
     """
     if importlib.util.find_spec("sglang") is None:
         return [Row("sglang", False, f"not installed; irminsul works with sglang{RANGE}")]
-    found = [_call_row(target, names) for target, names in _CALLS.items()]
-    found += [_field_row(target, names) for target, names in _FIELDS.items()]
-    found += [_either_row(targets) for targets in _EITHER]
+    found = [_call_row(target, names) for target, names in attributes.CALLS.items()]
+    found += [_field_row(target, names) for target, names in attributes.FIELDS.items()]
+    found += [_either_row(targets) for targets in attributes.EITHER]
     return found
 
 
@@ -188,16 +113,33 @@ def _call_row(target: str, wanted: tuple[str, ...]) -> Row:
 
 def _field_row(target: str, wanted: tuple[str, ...]) -> Row:
     try:
-        declared = _resolve(target)
+        known = _names(_resolve(target))
     except Exception as error:
         return Row(target, False, f"does not import: {type(error).__name__}: {error}")
-    known = set(getattr(declared, "__dataclass_fields__", ())) | set(dir(declared))
     missing = [name for name in wanted if name not in known]
     return Row(target, not missing, f"has no {', '.join(missing)}" if missing else "")
 
 
 def _either_row(targets: tuple[str, ...]) -> Row:
-    problems = [row for row in (_call_row(target, ()) for target in targets) if not row.resolved]
-    resolved = len(problems) < len(targets)
-    detail = "" if resolved else "; ".join(row.detail for row in problems)
+    rows = [_field_row(*_split(target)) for target in targets]
+    resolved = any(row.resolved for row in rows)
+    detail = "" if resolved else "; ".join(f"{row.target} {row.detail}" for row in rows)
     return Row(" or ".join(targets), resolved, detail)
+
+
+def _split(target: str) -> tuple[str, tuple[str, ...]]:
+    owner, _, name = target.rpartition(".")
+    return owner, (name,)
+
+
+def _names(declared: Any) -> set[str]:
+    """Return what instances of a class have: declared on it, or assigned to in its methods."""
+    known = set(dir(declared)) | set(getattr(declared, "__dataclass_fields__", ()))
+    for ancestor in declared.__mro__:
+        known |= set(vars(ancestor).get("__annotations__", ()))
+        for member in vars(ancestor).values():
+            function = inspect.unwrap(member) if callable(member) else member
+            if code := getattr(function, "__code__", None):
+                steps = dis.get_instructions(code)
+                known |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
+    return known

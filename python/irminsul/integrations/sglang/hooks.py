@@ -20,6 +20,7 @@ from torch import Tensor
 from irminsul.integrations.sglang import planner, testing
 from irminsul.integrations.sglang.admission import Admission
 from irminsul.integrations.sglang.agreement import NOTHING, Agreement
+from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
@@ -44,6 +45,8 @@ class Hooks:
         What to keep to, and what to count.
     agreement
         Makes all ranks run the same plan, or none.
+    costs
+        Decides between the forms of attention; None absorbs.
     """
 
     def __init__(
@@ -55,9 +58,11 @@ class Hooks:
         settings: Settings,
         metrics: Metrics,
         agreement: Agreement,
+        costs: Costs | None = None,
     ) -> None:
         self.cache = cache
-        self.admission = Admission(cache, limits, settings, metrics, agreement)
+        self.admission = Admission(cache, limits, settings, metrics, agreement, costs)
+        self._costs = costs
         self.active: Any = None
         self._pool = pool
         self._table = table
@@ -71,6 +76,13 @@ class Hooks:
 
         Never raises: a failure is a miss, and the batch is computed as SGLang built it.
         """
+        with self._metrics.timed("plan_seconds"):
+            self._plan(batch)
+        if self._metrics.due("registry"):
+            mirror = self.cache.mirror
+            self._metrics.sample(mirror.registry.stats(), active=not mirror.broken)
+
+    def _plan(self, batch: Any) -> None:
         batch.irm_plan = None
         windows: list[Window] = []
         trimmed = None
@@ -115,16 +127,20 @@ class Hooks:
         plan: BatchPlan | None = getattr(forward_batch, "irm_plan", None)
         if plan is None or runner.is_draft_worker:
             return original(runner, forward_batch, *args, **kw)
-        relocate_rows(
-            self._pool.kv_buffer,
-            plan.source_slots,
-            plan.target_slots,
-            plan.deltas,
-            self._table,
-        )
+        with self._metrics.timed("relocate_seconds"):
+            relocate_rows(
+                self._pool.kv_buffer,
+                plan.source_slots,
+                plan.target_slots,
+                plan.deltas,
+                self._table,
+            )
+        self._metrics.add("relocated_tokens", len(plan.source_slots))
+        view = expand(forward_batch, plan)
+        view.irm_absorb = self._absorbs(view, plan)
         self.active = forward_batch
         try:
-            return original(runner, expand(forward_batch, plan), *args, **kw)
+            return original(runner, view, *args, **kw)
         finally:
             self.active = None
 
@@ -140,6 +156,15 @@ class Hooks:
         if view.next_token_logits_buffer is not None:
             view.next_token_logits_buffer = view.next_token_logits_buffer[: active.batch_size]
         return view
+
+    def _absorbs(self, view: Any, plan: BatchPlan) -> bool:
+        """Return whether the absorbed form is the cheaper one for the rows of `view`."""
+        asked = testing.form_of_batch(plan, self._settings)
+        if asked is not None or self._costs is None:
+            return asked != "mha"
+        starts, lengths = view.extend_prefix_lens_cpu, view.extend_seq_lens_cpu
+        rows = [(start, start + n) for start, n in zip(starts, lengths, strict=True)]
+        return self._costs.absorbs(rows)
 
     def _eligible(self, batch: Any, windows: list[Window]) -> bool:
         if not batch.forward_mode.is_extend() or not windows:

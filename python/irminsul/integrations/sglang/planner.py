@@ -22,6 +22,7 @@ from irminsul import Namespace, Reuse
 from irminsul.integrations.sglang import provenance
 from irminsul.integrations.sglang.agreement import NOTHING, digest_of
 from irminsul.integrations.sglang.compat import prompt_tokens
+from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.provenance import Moved
@@ -65,7 +66,9 @@ def _looked_up(
     tokens = prompt_tokens(window.request)
     # A copy: SGLang appends to its array, which fails while a view of it lives.
     ids = np.array(tokens, dtype=np.int64)
-    with mirror.registry.lookup(ids, namespace=namespace, prefix_len=window.start) as plan:
+    with metrics.timed("lookup_seconds"):
+        looked_up = mirror.registry.lookup(ids, namespace=namespace, prefix_len=window.start)
+    with looked_up as plan:
         found = [part for part in plan.segments if isinstance(part, Reuse)]
     spans = []
     for reuse in found:
@@ -94,6 +97,13 @@ def follow(window: Window, mirror: TreeMirror, metrics: Metrics) -> None:
     window.spans = live
 
 
+def keep_worthwhile(window: Window, costs: Costs, metrics: Metrics) -> None:
+    """Give spans back to computation that would take longer to move than to compute."""
+    kept = costs.worthwhile(window.start, window.end, [(s.start, s.end) for s in window.spans])
+    metrics.add("unprofitable_spans", len(window.spans) - len(kept))
+    window.spans = [span for span in window.spans if (span.start, span.end) in kept]
+
+
 def digest(windows: Sequence[Window]) -> int:
     """Return a number that two ranks share when they reuse the same rows; 0 is no reuse."""
     if not any(window.spans for window in windows):
@@ -102,7 +112,8 @@ def digest(windows: Sequence[Window]) -> int:
     for window in windows:
         numbers += [window.start, window.end, len(window.spans)]
         for span in window.spans:
-            numbers += [span.start, span.end, span.delta, span.hops, span.depth]
+            numbers += [span.start, span.end, span.delta, span.hops, span.depth, len(span.rows)]
+            numbers += [number for _, offset, count in span.rows for number in (offset, count)]
     return digest_of(numbers)
 
 
@@ -249,7 +260,9 @@ def _count(plan: BatchPlan, metrics: Metrics, spans: int) -> None:
     metrics.add("reused_tokens", sum(share.reused for share in plan.shares))
     metrics.add("computed_tokens", sum(share.computed for share in plan.shares))
     metrics.add("spans", spans)
-    metrics.add("rows", sum(len(holes) for holes in plan.holes))
+    rows = sum(len(holes) for holes in plan.holes)
+    metrics.add("rows", rows)
+    metrics.observe("rows_per_forward", rows)
 
 
 def _select(ids: Tensor, index: Tensor) -> Tensor:

@@ -43,6 +43,18 @@ def keep_holes(window: Any, prefix: str) -> None:
         window.spans = [part for span in window.spans for part in span.without(end - HOLE, end)]
 
 
+def form(request: Any, settings: Any) -> str | None:
+    """Return the form of attention, ``absorb`` or ``mha``, that the id of `request` begins with."""
+    if not settings.test_form:
+        return None
+    return next((name for name in ("absorb", "mha") if str(request.rid).startswith(name)), None)
+
+
+def form_of_batch(plan: Any, settings: Any) -> str | None:
+    """Return the form that the first request of a batch asks for."""
+    return form(plan.shares[0], settings) if plan.shares else None
+
+
 def dump(cache: Any, folder: str, request: Any, length: int, counts: dict[str, Any]) -> None:
     """Write ids, slots, rows of all layers and what was moved to ``<number>-rows.pt``."""
     if not folder:

@@ -1,0 +1,173 @@
+"""Holes of a prefill batch -> microseconds in each MLA form, and which spans are worth moving.
+
+Must not know SGLang or tensors: model sizes, positions and measured rates only.
+
+Attention over a row with prefix ``a`` and ``q`` tokens to compute can run in two forms. The
+absorbed form reads the latent rows as they are and pays for 512-wide keys at every (query, key)
+pair. The decompressed form expands the row's prefix to per-head keys and values first, in every
+layer, and then pays less per pair. Rows of one request repeat that prefix, so holes that are short
+are cheaper absorbed, holes that are long decompressed, and a short span between long holes costs
+more than it saves. Rates were measured on an H200 (benches/serving/results/forms.json); other GPUs
+keep about the same proportions, which is all that a choice needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Hole = tuple[int, int]
+
+# Arithmetic per microsecond that a forward pass reaches, in FLOP.
+_LINEAR = 4.0e8
+_ABSORBED = 4.0e8
+_DECOMPRESSED = 4.0e8
+_EXPANSION = 3.0e8
+# Microseconds for one more row, and for a batch that is planned at all.
+_ROW = 300.0
+_BATCH = 2000.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Microseconds that the parts of a prefill take on one rank, over all layers.
+
+    Parameters
+    ----------
+    token
+        Projections and experts of one computed token.
+    pair_absorbed, pair_decompressed
+        One query attending to one key, all heads.
+    expand
+        One prefix token expanded to keys and values for one row.
+    row
+        One more row in the batch.
+    batch
+        A batch that moves anything, against one that does not.
+    decompresses
+        Whether the attention backend has the decompressed form for rows with a prefix.
+    """
+
+    token: float
+    pair_absorbed: float
+    pair_decompressed: float
+    expand: float
+    row: float = _ROW
+    batch: float = _BATCH
+    decompresses: bool = True
+
+    @classmethod
+    def of_model(cls, config: Any, ranks: int = 1, *, decompresses: bool = True) -> Costs:
+        """Return the costs of a DeepSeek-style model.
+
+        Parameters
+        ----------
+        config
+            The model's Hugging Face configuration.
+        ranks
+            Tensor-parallel ranks that share its heads and experts.
+        decompresses
+            See the class.
+        """
+        layers, heads = config.num_hidden_layers, config.num_attention_heads
+        rank, rope = config.kv_lora_rank, config.qk_rope_head_dim
+        nope, value = config.qk_nope_head_dim, config.v_head_dim
+        scale = 2.0 * layers * heads / ranks
+        return cls(
+            token=2.0 * _linear_weights(config) / ranks / _LINEAR,
+            pair_absorbed=scale * (rank + rope + rank) / _ABSORBED,
+            pair_decompressed=scale * (nope + rope + value) / _DECOMPRESSED,
+            expand=scale * rank * (nope + value) / _EXPANSION,
+            decompresses=decompresses,
+        )
+
+    def absorbed(self, holes: Iterable[Hole]) -> float:
+        """Return what `holes` cost in the absorbed form."""
+        return sum(
+            self.row + (end - start) * self.token + self.pair_absorbed * _pairs(start, end)
+            for start, end in holes
+        )
+
+    def decompressed(self, holes: Iterable[Hole]) -> float:
+        """Return what `holes` cost in the decompressed form."""
+        return sum(
+            self.row
+            + (end - start) * self.token
+            + self.pair_decompressed * _pairs(start, end)
+            + start * self.expand
+            for start, end in holes
+        )
+
+    def absorbs(self, holes: Sequence[Hole]) -> bool:
+        """Return whether the absorbed form is the cheaper one for a batch of `holes`."""
+        return not self.decompresses or self.absorbed(holes) <= self.decompressed(holes)
+
+    def worthwhile(self, start: int, end: int, spans: Sequence[Hole]) -> set[Hole]:
+        """Return which of `spans` make the prefill of ``[start, end)`` cheapest.
+
+        Parameters
+        ----------
+        start, end
+            What the request has to prefill.
+        spans
+            Disjoint, ascending parts of it that could be moved.
+        """
+        if not self.decompresses:
+            cold, moved = self.absorbed([(start, end)]), self.absorbed(_holes(start, end, spans))
+            return set(spans) if moved + self.batch < cold else set()
+        long = self._long(start, spans)
+        choices: tuple[tuple[float, Sequence[Hole]], ...] = (
+            (self.decompressed([(start, end)]), []),
+            (self.absorbed(_holes(start, end, spans)) + self.batch, spans),
+            (self.decompressed(_holes(start, end, long)) + self.batch, long),
+        )
+        return set(min(choices, key=lambda choice: choice[0])[1])
+
+    def _long(self, start: int, spans: Sequence[Hole]) -> list[Hole]:
+        """Return the spans that are worth a row of their own in the decompressed form."""
+        kept: list[Hole] = []
+        before = start
+        for low, high in spans:
+            saved = (high - low) * self.token + self.pair_decompressed * _pairs(low, high)
+            # Right behind another span, or at the start, it makes no row: it only shortens one.
+            spent = self.row + high * self.expand if low > before else 0.0
+            if saved > spent:
+                kept.append((low, high))
+                before = high
+        return kept
+
+
+def _pairs(start: int, end: int) -> float:
+    """Return how many (query, key) pairs the causal attention of a hole has."""
+    return (end - start) * (start + end) / 2
+
+
+def _holes(start: int, end: int, spans: Iterable[Hole]) -> list[Hole]:
+    found, position = [], start
+    for low, high in spans:
+        if low > position:
+            found.append((position, low))
+        position = high
+    return [*found, (position, end)] if end > position else found
+
+
+def _linear_weights(config: Any) -> float:
+    """Return the weights that one token is multiplied with, in all layers."""
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    query = heads * (config.qk_nope_head_dim + config.qk_rope_head_dim)
+    low_rank = getattr(config, "q_lora_rank", None)
+    attention = (
+        (hidden * query if not low_rank else low_rank * (hidden + query))
+        + hidden * (config.kv_lora_rank + config.qk_rope_head_dim)
+        + heads * config.kv_lora_rank * (config.qk_nope_head_dim + config.v_head_dim)
+        + heads * config.v_head_dim * hidden
+    )
+    layers, dense = config.num_hidden_layers, config.num_hidden_layers
+    experts = 0
+    if getattr(config, "n_routed_experts", None):
+        dense = min(layers, getattr(config, "first_k_dense_replace", 0))
+        used = config.num_experts_per_tok + (getattr(config, "n_shared_experts", None) or 0)
+        experts = 3 * hidden * config.moe_intermediate_size * used
+    feed_forward = 3 * hidden * config.intermediate_size
+    return float(layers * attention + dense * feed_forward + (layers - dense) * experts)

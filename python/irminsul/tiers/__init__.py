@@ -8,21 +8,25 @@ from irminsul.tiers.cost import Candidate, CostModel, Speeds
 from irminsul.tiers.host import HostTier, Lease
 from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout
 from irminsul.tiers.mooncake import MooncakeSettings, MooncakeTier
+from irminsul.tiers.pool import ChunkPool, HostSpan, Prefetch
 from irminsul.tiers.ticket import Ticket
 from irminsul.tiers.value import ChunkRows, Rejected
 
 __all__ = [
     "Candidate",
+    "ChunkPool",
     "ChunkRef",
     "ChunkRows",
     "ChunkSpace",
     "Collected",
     "CostModel",
     "Counts",
+    "HostSpan",
     "HostTier",
     "Lease",
     "MooncakeSettings",
     "MooncakeTier",
+    "Prefetch",
     "Receive",
     "Rejected",
     "RowLayout",

@@ -55,6 +55,10 @@ class Lease:
     _give_back: Callable[[], None] = field(repr=False)
     _held: bool = field(default=True, repr=False)
 
+    def __del__(self) -> None:
+        # A plan that was given up somewhere must not hold memory for ever.
+        self.release()
+
     def release(self) -> None:
         """Let the tier move on; calling it again does nothing."""
         if self._held:

@@ -24,6 +24,8 @@ __all__ = ["MooncakeTier"]
 
 T = TypeVar("T")
 
+# Calls of this size keep several workers busy and show progress; a call costs about 1 ms besides.
+_CALL_BYTES = 8 << 20
 # `exists` moves no rows, so many keys fit one call; the request itself must stay small.
 _EXISTS_KEYS = 512
 
@@ -91,7 +93,7 @@ class MooncakeTier:
         return ticket
 
     def get(self, refs: Sequence[ChunkRef], timeout: float, receive: Receive) -> Ticket[bool]:
-        """See `Tier.get`; one batch is at most ``batch_keys`` keys and a quarter of the room."""
+        """See `Tier.get`; one call is at most ``batch_keys`` keys and 8 MiB, or one chunk."""
         ticket = Ticket(len(refs), False, timeout)
         for first, batch in self._batches(refs, lambda ref: ref):
             call = Get(batch, ticket, first, self.counts, receive, self._reject, self._transferred)
@@ -123,7 +125,7 @@ class MooncakeTier:
         self, items: Sequence[T], ref_of: Callable[[T], ChunkRef]
     ) -> Iterator[tuple[int, Sequence[T]]]:
         """Cut `items` by number and by bytes, so that several calls share the room."""
-        most = self.settings.arena_bytes // 8
+        most = min(_CALL_BYTES, self.settings.arena_bytes // 8)
         first, size = 0, 0
         for index, item in enumerate(items):
             needed = encoded_bytes(ref_of(item))

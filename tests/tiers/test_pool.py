@@ -1,0 +1,250 @@
+"""A pool finds what it kept anywhere, fetches what others kept, and waits for nothing dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from irminsul import Namespace
+from irminsul import chunk as chunk_tokens
+from irminsul.tiers import (
+    ChunkPool,
+    ChunkRef,
+    ChunkRows,
+    Collected,
+    CostModel,
+    Counts,
+    HostTier,
+    Receive,
+    RowLayout,
+    Ticket,
+)
+from numpy.typing import NDArray
+from tiers.mooncake_store import Store, until
+
+MIB = 1 << 20
+LAYOUT = RowLayout("test-rows", 2, 32)
+NAMESPACE = Namespace(model="m")
+RANDOM = np.random.default_rng(7)
+TEXT = RANDOM.integers(0, 100_000, 3000)
+EAGER = {"link_bytes_per_s": 1e12, "prefill_s_per_token": 1.0}
+
+
+def rows_of(tokens: NDArray[np.int64], start: int, base: int) -> NDArray[np.uint8]:
+    """Rows that say which token and position they are of."""
+    shape = (LAYOUT.layers, len(tokens), LAYOUT.row_bytes)
+    rows = np.zeros(shape, dtype=np.uint8)
+    rows[:, :, :8] = tokens.astype("<i8").view(np.uint8).reshape(len(tokens), 8)
+    positions = np.arange(base + start, base + start + len(tokens), dtype="<i8")
+    rows[:, :, 8:16] = positions.view(np.uint8).reshape(len(tokens), 8)
+    return rows
+
+
+def kept(pool: ChunkPool, tokens: NDArray[np.int64], namespace: Namespace = NAMESPACE) -> int:
+    """Keep every chunk of a prompt, as an engine that computed it would; return the tokens."""
+    chunks = [
+        ChunkRows(ref, start, 0, 0, rows_of(tokens[start : start + len(ref.tokens)], start, 0))
+        for start, ref in pool.chunks(namespace, tokens, [(0, len(tokens))])
+    ]
+    pool.keep(chunks)
+    return sum(len(part.ref.tokens) for part in chunks)
+
+
+def check(pool: ChunkPool, prompt: NDArray[np.int64], prefix: int = 0) -> int:
+    """Check every row that the pool would serve of `prompt`; return how many tokens."""
+    total, position = 0, prefix
+    for span in pool.find(NAMESPACE, prompt, prefix):
+        assert position <= span.start < span.end < len(prompt)
+        position = span.end
+        parts = [lease.chunk.rows[:, at : at + size] for lease, at, size in span.pieces]
+        rows = np.concatenate(parts, axis=1)
+        ids = np.ascontiguousarray(rows[0, :, :8]).view("<i8").ravel()
+        assert np.array_equal(ids, prompt[span.start : span.end])
+        positions = np.ascontiguousarray(rows[1, :, 8:16]).view("<i8").ravel()
+        assert np.array_equal(positions, np.arange(len(ids)) + span.source)
+        total += len(ids)
+        span.release()
+    return total
+
+
+def test_kept_text_is_found_at_another_position() -> None:
+    pool = ChunkPool(LAYOUT, 4 * MIB)
+    stored = kept(pool, TEXT)
+    prompt = np.concatenate([RANDOM.integers(0, 100_000, 77), TEXT, [5]])
+    # All but sinks, what the cut at the end loses, and the tail behind the last whole chunk.
+    assert check(pool, prompt) == stored
+    assert stored > 2400
+    assert check(pool, prompt, prefix=1000) < stored
+    other = Namespace(model="m", tenant="x")
+    assert pool.find(other, prompt, 0) == []
+    pool.close()
+
+
+def test_what_is_kept_is_not_asked_for_again() -> None:
+    pool = ChunkPool(LAYOUT, 4 * MIB)
+    kept(pool, TEXT)
+    assert pool.chunks(NAMESPACE, TEXT, [(0, len(TEXT))]) == []
+    pool.clear()
+    assert check(pool, np.append(TEXT, 1)) == 0
+    assert len(pool.chunks(NAMESPACE, TEXT, [(0, len(TEXT))])) > 10
+    pool.close()
+
+
+def test_chunks_of_what_is_known_are_left_alone() -> None:
+    pool = ChunkPool(LAYOUT, 4 * MIB)
+    bounds = chunk_tokens(TEXT).bounds
+    hole = (int(bounds[4]), int(bounds[5]))
+    (found,) = pool.chunks(NAMESPACE, TEXT, [hole])
+    assert (found[0], found[0] + len(found[1].tokens)) == hole
+    # A few tokens of a chunk are computed sooner than the chunk is fetched.
+    assert pool.chunks(NAMESPACE, TEXT, [(hole[0], hole[0] + 31)]) == []
+    assert pool.chunks(NAMESPACE, TEXT, []) == []
+    pool.close()
+
+
+def test_another_engine_fetches_what_one_has_kept() -> None:
+    shared = HostTier(8 * MIB)
+    one = ChunkPool(LAYOUT, 4 * MIB, shared)
+    two = ChunkPool(LAYOUT, 4 * MIB, shared, CostModel(**EAGER))
+    stored = kept(one, TEXT)
+    prompt = np.concatenate([RANDOM.integers(0, 100_000, 50), TEXT, [9]])
+    assert check(two, prompt) == 0
+    coming = two.prefetch(NAMESPACE, prompt, [(0, len(prompt))], 5.0)
+    assert coming is not None
+    assert coming.done
+    assert check(two, prompt) == stored
+    assert two.prefetch(NAMESPACE, prompt, [(1000, 1200)], 5.0) is None
+
+
+def test_what_does_not_pay_is_not_fetched() -> None:
+    shared = HostTier(8 * MIB)
+    kept(ChunkPool(LAYOUT, 4 * MIB, shared), TEXT)
+    slow = ChunkPool(LAYOUT, 4 * MIB, shared, CostModel(1e3, 1e-6))
+    coming = slow.prefetch(NAMESPACE, np.append(TEXT, 1), [(0, len(TEXT))], 5.0)
+    assert coming is not None
+    assert coming.done
+    assert check(slow, np.append(TEXT, 1)) == 0
+
+
+class Silent:
+    """A store that answers `exists` at once and `get` never, or after `arrive`."""
+
+    def __init__(self, chunks: Sequence[ChunkRows] = ()) -> None:
+        self.counts = Counts()
+        self.chunks = {part.ref.key: part for part in chunks}
+        self.gets: list[tuple[Sequence[ChunkRef], Ticket[bool], Receive]] = []
+
+    def exists(self, refs: Sequence[ChunkRef], timeout: float) -> Ticket[bool]:
+        ticket = Ticket(len(refs), False, timeout)
+        for index in range(len(refs)):
+            ticket.settle(index, True)
+        return ticket
+
+    def get(self, refs: Sequence[ChunkRef], timeout: float, receive: Receive) -> Ticket[bool]:
+        ticket = Ticket(len(refs), False, timeout)
+        self.gets.append((refs, ticket, receive))
+        return ticket
+
+    def put(self, chunks: Sequence[ChunkRows], timeout: float) -> Ticket[bool]:
+        return Ticket(len(chunks), False, 0.0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_silent_store_is_waited_for_no_longer_than_patience() -> None:
+    pool = ChunkPool(LAYOUT, 4 * MIB, Silent(), CostModel(**EAGER))
+    coming = pool.prefetch(NAMESPACE, TEXT, [(0, len(TEXT))], 0.05)
+    assert coming is not None
+    assert not coming.done
+    began = time.monotonic()
+    assert until(lambda: coming.done, 5.0)
+    assert time.monotonic() - began < 1.0
+
+
+def test_news_renew_patience_and_late_chunks_are_kept() -> None:
+    store = Silent()
+    pool = ChunkPool(LAYOUT, 4 * MIB, store, CostModel(**EAGER))
+    prompt = np.append(TEXT, 1)
+    coming = pool.prefetch(NAMESPACE, prompt, [(0, len(prompt))], 0.5)
+    again = pool.prefetch(NAMESPACE, prompt, [(0, len(prompt))], 0.5)
+    assert coming is not None
+    assert again is not None
+    # The second prompt waits for the first one's fetch.
+    assert len(store.gets) == 1
+    refs, ticket, receive = store.gets[0]
+    starts = {ref.key: start for start, ref in pool.chunks(NAMESPACE, prompt, [(0, len(prompt))])}
+
+    def arrive(index: int) -> None:
+        ref = refs[index]
+        start = starts[ref.key]
+        receive(ChunkRows(ref, start, 0, 0, rows_of(ref.tokens.astype(np.int64), start, 0)))
+        ticket.settle(index, True)
+
+    for index in range(4):
+        time.sleep(0.2)
+        assert not coming.done
+        assert not again.done
+        arrive(index)
+    assert until(lambda: coming.done and again.done, 5.0)
+    before = check(pool, prompt)
+    assert before == sum(len(ref.tokens) for ref in refs[:4])
+    for index in range(4, len(refs)):
+        arrive(index)
+    assert check(pool, prompt) == sum(len(ref.tokens) for ref in refs)
+
+
+def test_eviction_takes_chunks_out_of_the_index() -> None:
+    pool = ChunkPool(LAYOUT, MIB)
+    texts = [RANDOM.integers(0, 100_000, 4000) for _ in range(8)]
+    for text in texts:
+        kept(pool, text)
+    assert pool.host.counts["evicted"] > 0
+    served = [check(pool, np.append(text, 1)) for text in texts]
+    assert served[-1] > 3000
+    assert sum(served) <= MIB // LAYOUT.token_bytes
+    assert len(pool._nodes) == len(pool._chunks) == len(pool.host)
+    assert pool._registry.stats()["nodes"] == len(pool.host)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 400), st.booleans()), max_size=12))
+def test_any_mix_of_texts_serves_true_rows(steps: list[tuple[int, int, bool]]) -> None:
+    texts = [np.random.default_rng(seed).integers(0, 50, 900) for seed in range(6)]
+    pool = ChunkPool(LAYOUT, MIB)
+    for number, shift, store in steps:
+        prompt = np.concatenate([texts[number - 1][:shift], texts[number], [1]])
+        check(pool, prompt, prefix=shift // 2)
+        if store:
+            kept(pool, prompt)
+    pool.close()
+    assert pool.host.used_bytes == 0
+
+
+def test_two_pools_on_a_real_store(store: Store) -> None:
+    namespace = Namespace(model="real")
+    one = ChunkPool(LAYOUT, 4 * MIB, store.tier())
+    two = ChunkPool(LAYOUT, 4 * MIB, store.tier(), CostModel(**EAGER))
+    kept(one, TEXT, namespace)
+    refs = [ref for _, ref in ChunkPool(LAYOUT, MIB).chunks(namespace, TEXT, [(0, len(TEXT))])]
+    found = Collected()
+    assert two.remote is not None
+    assert all(two.remote.get(refs, 20.0, found).result())
+    coming = two.prefetch(namespace, TEXT, [(0, len(TEXT))], 20.0)
+    assert coming is not None
+    assert until(lambda: coming.done)
+    assert len(two.host) == len(refs) == len(found)
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("host_bytes", [0, 1000])
+def test_bad_bounds_are_refused(host_bytes: int) -> None:
+    from irminsul.errors import InvalidParams
+
+    with pytest.raises(InvalidParams):
+        ChunkPool(LAYOUT, host_bytes)

@@ -179,8 +179,8 @@ def _compile(toolchain: Toolchain, source: Path, flags: list[str]) -> tuple[Path
 
 
 def _fingerprint(source: Path, settings: list[str]) -> str:
-    # A kernel folder may use its own headers and the common ones; only abi.cu sees them all.
-    folders = [ROOT / "include", ROOT / "src/common", source.parent]
+    # A kernel folder uses its own headers, the common ones, and those of the folders it names.
+    folders = [ROOT / "include", ROOT / "src/common", source.parent, *_included(source.parent)]
     headers = {
         path
         for folder in folders
@@ -191,6 +191,13 @@ def _fingerprint(source: Path, settings: list[str]) -> str:
     for path in [source, *sorted(headers)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _included(folder: Path) -> set[Path]:
+    """Return the folders of ``src`` that files directly in ``folder`` include headers of."""
+    texts = [path.read_text() for path in folder.glob("*.*") if path.is_file()]
+    names = {name for text in texts for name in re.findall(r'#include "(\w+)/', text)}
+    return {found for name in names if (found := ROOT / "src" / name).is_dir()}
 
 
 def _check_resources(resources: list[Resources], allow_spills: bool) -> None:

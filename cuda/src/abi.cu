@@ -5,6 +5,7 @@
 #include "common/status.h"
 #include "irminsul/abi.h"
 #include "mla/mla.h"
+#include "mla_fp8/mla_fp8.h"
 #include "relocate/relocate.h"
 
 #define IRM_TEXT_OF(value) #value
@@ -103,6 +104,10 @@ int32_t irm_mla_plan(const IrmMlaPlanParams* params) {
 
 int32_t irm_mla_attention(const IrmMlaAttentionParams* params) {
   return forward(params, irminsul::mla::launch_attention);
+}
+
+int32_t irm_mla_fp8_attention(const IrmMlaAttentionParams* params) {
+  return forward(params, irminsul::mla::fp8::launch_attention);
 }
 
 }  // extern "C"

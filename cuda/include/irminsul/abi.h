@@ -180,6 +180,14 @@ typedef struct IrmMlaAttentionParams {
   int32_t cluster;
 } IrmMlaAttentionParams;
 
+/* The same over an fp8 cache, [num_pages][64] rows of IRM_MLA_FP8_ROW_BYTES each:
+ *   bytes   0 .. 511  c_KV, 512 e4m3 numbers
+ *   bytes 512 .. 527  4 fp32 factors: number i of c_KV is e4m3[i] * factor[i / 128]
+ *   bytes 528 .. 655  k_r, 64 bf16 numbers
+ * irm_mla_fp8_attention takes IrmMlaAttentionParams with such a cache; cluster must be 1, in the
+ * plan too. The numbers of c_KV are rounded to bf16 before they are multiplied. */
+#define IRM_MLA_FP8_ROW_BYTES 656
+
 /* --- entries ------------------------------------------------------------------------------- */
 
 IRM_API uint32_t irm_abi_version(void);
@@ -201,6 +209,7 @@ IRM_API uint64_t irm_mla_workspace_bytes(void);
 IRM_API int32_t irm_mla_tiles(const IrmMlaTilesParams *params);
 IRM_API int32_t irm_mla_plan(const IrmMlaPlanParams *params);
 IRM_API int32_t irm_mla_attention(const IrmMlaAttentionParams *params);
+IRM_API int32_t irm_mla_fp8_attention(const IrmMlaAttentionParams *params);
 
 #ifdef __cplusplus
 }

@@ -108,7 +108,9 @@ __device__ __forceinline__ void reduce_warps(const CombineArgs& a, Sum sum, int6
 
 // One task is one row and 128 columns. Few tasks (long contexts, small batches: many partials
 // each) take a block apiece, many take a warp apiece.
-__global__ void __launch_bounds__(COMBINE_WARPS * 32) mla_combine_kernel(const CombineArgs a) {
+// Internal linkage: each .cu that launches it has its own.
+static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
+    mla_combine_kernel(const CombineArgs a) {
   wait_for_previous_kernel();
   constexpr int QUARTERS = LATENT_DIM / COMBINE_COLUMNS;
   const int tasks = a.header->num_splits * a.block * QUARTERS;

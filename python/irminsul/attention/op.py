@@ -158,18 +158,23 @@ def mla_attention(
 
 def check_inputs(q: Tensor, cache: Tensor, cos_sin: Tensor | None) -> None:
     """Raise `InvalidParams` for shapes that no backend takes."""
-    if q.ndim != 3 or q.shape[2] != HEAD_DIM:
-        raise InvalidParams(
-            f"q has shape {tuple(q.shape)}; it must be [total_q, heads, {HEAD_DIM}]"
-        )
-    if not 1 <= q.shape[1] <= 128:
-        raise InvalidParams(f"q has {q.shape[1]} heads; 1 to 128 are supported")
+    check_queries(q, cos_sin)
     if cache.ndim != 3 or cache.shape[1:] != (PAGE_SIZE, HEAD_DIM):
         raise InvalidParams(
             f"cache has shape {tuple(cache.shape)}; it must be [num_pages, {PAGE_SIZE}, {HEAD_DIM}]"
         )
     if q.dtype != cache.dtype:
         raise InvalidParams(f"q is {q.dtype} but cache is {cache.dtype}")
+
+
+def check_queries(q: Tensor, cos_sin: Tensor | None) -> None:
+    """Raise `InvalidParams` for queries or angles whose shape no backend takes."""
+    if q.ndim != 3 or q.shape[2] != HEAD_DIM:
+        raise InvalidParams(
+            f"q has shape {tuple(q.shape)}; it must be [total_q, heads, {HEAD_DIM}]"
+        )
+    if not 1 <= q.shape[1] <= 128:
+        raise InvalidParams(f"q has {q.shape[1]} heads; 1 to 128 are supported")
     if cos_sin is not None and (cos_sin.ndim != 2 or cos_sin.shape[1] != 64):
         raise InvalidParams(f"cos_sin has shape {tuple(cos_sin.shape)}; it must be [max_pos, 64]")
 

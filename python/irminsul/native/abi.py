@@ -215,6 +215,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "irm_mla_tiles": (c_int32, [ctypes.POINTER(MlaTilesParams)]),
     "irm_mla_plan": (c_int32, [ctypes.POINTER(MlaPlanParams)]),
     "irm_mla_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
+    "irm_mla_fp8_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
 }
 """Entry -> result type, argument types."""
 

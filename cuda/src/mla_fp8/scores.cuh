@@ -1,0 +1,388 @@
+// The scores warpgroup: e4m3 key tiles and queries -> bf16 values in shared memory, P, LSE.
+// Knows number formats and the softmax; nothing of how tiles arrive or of the output.
+//
+// S^T = K Q^T: keys are the long side of the product, query rows the short one, so that 16 heads
+// cost a quarter of what 64 do. A thread widens 16 e4m3 numbers of two keys at a time in registers,
+// where they are at once the product's first operand and what goes to shared memory for P V. The
+// numbers of a 128-wide group then stand in another order than in the row: thread c of a quad has
+// columns 32 c + 16 j + 4 s + 2 h + e in places 2 c + 8 h + e of step s of slab j. Queries are laid
+// out alike, and the output's columns are named accordingly where they are stored.
+#pragma once
+
+#include "mla_fp8/layout.cuh"
+#include "mla_fp8/products.cuh"
+
+namespace irminsul::mla::fp8 {
+
+// Registers of one thread: keys 16 warp + g and + 8 of a tile, columns 8 i + 2 c + {0, 1} of S^T.
+template <class C>
+struct Scores {
+  float sum[C::COLUMNS];
+  Ring<C::RAW> raw;
+  Ring<C::PAIRS> pairs;
+  Ring<C::ROPES> ropes;
+  Ring<C::SCALES> scales;
+  Ring<C::PS> p;
+  uint32_t epilogue_phase = 0;
+  int warp, lane, g, c;
+  int first_pos;  // the lowest position of the part's tokens
+};
+
+// ---------------------------------------------------------------------------------------- queries
+
+// Stores 16 bytes of one query row where its slab wants them.
+template <class C>
+__device__ __forceinline__ void place_query(Storage<C>& sm, int row, int chunk, uint4 x) {
+  constexpr int LATENT_CHUNKS = LATENT_DIM / 8;
+  if (chunk >= LATENT_CHUNKS) {
+    uint8_t* at = sm.q[LATENT_DIM / SLAB_DIM] + row * 128;
+    *reinterpret_cast<uint4*>(at + (((chunk - LATENT_CHUNKS) ^ (row & 7)) << 4)) = x;
+    return;
+  }
+  const int within = chunk % 16, c = within / 4, j = within / 2 % 2;
+  uint8_t* at = sm.q[chunk / 16 * PAIR_SLABS + j] + row * 128 + 4 * c;
+  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const int place = 2 * (2 * (within % 2) + w / 2) + w % 2;  // 16-byte chunk: 2 s + h
+    *reinterpret_cast<uint32_t*>(at + ((place ^ (row & 7)) << 4)) = words[w];
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void load_queries(const Args& args, Storage<C>& sm, const Part& part,
+                                             int thread) {
+  constexpr int CHUNKS = HEAD_DIM / 8, BATCH = 9;
+  static_assert(C::N * CHUNKS % (128 * BATCH) == 0, "every thread loads as many chunks");
+#pragma unroll 1
+  for (int first = thread; first < C::N * CHUNKS; first += 128 * BATCH) {
+    uint4 x[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int row = (first + 128 * i) / CHUNKS, chunk = (first + 128 * i) % CHUNKS;
+      const auto* q = reinterpret_cast<const uint4*>(args.q) + int64_t{part.flat_row} * CHUNKS;
+      x[i] = row < part.num_rows ? __ldg(q + row * CHUNKS + chunk) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      place_query(sm, (first + 128 * i) / CHUNKS, (first + 128 * i) % CHUNKS, x[i]);
+    }
+  }
+  if (thread < C::N) {
+    sm.row_pos[thread] = part.first_pos + (part.head0 + thread) / args.num_heads;
+    sm.column_max[thread] = -INFINITY;
+  }
+  fence_async_proxy();
+  sync_warpgroup();
+}
+
+// ------------------------------------------------------------------------------------- conversion
+
+// Rows of the page outside the tile's bounds may be other requests' or never written: their numbers
+// and factors become zeros, since 0 x NaN in P V would be NaN.
+struct Keys {
+  bool cut, valid[2];
+};
+
+template <class C>
+__device__ __forceinline__ Keys find_keys(const Scores<C>& st, int bounds) {
+  const int row = st.warp * 16 + st.g, lo = bounds & 0xFFFF, hi = bounds >> 16;
+  return {bounds != FULL_PAGE, {row >= lo && row < hi, row + 8 >= lo && row + 8 < hi}};
+}
+
+template <class C>
+__device__ __forceinline__ float read_scale(const Storage<C>& sm, const Scores<C>& st,
+                                            const Keys& keys, int r, int group) {
+  const float scale = sm.scales[st.scales.slot][st.warp * 16 + st.g + 8 * r][group];
+  return keys.valid[r] ? scale : 0.0f;
+}
+
+// 16 bytes of each of the thread's two keys for slab j of a group.
+template <class C>
+__device__ __forceinline__ void read_numbers(const Storage<C>& sm, const Scores<C>& st,
+                                             const Keys& keys, int j, uint4 (&x)[2]) {
+  const uint8_t* raw = sm.raw[st.raw.slot] + (st.warp * 16 + st.g) * SCALE_GROUP;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    x[r] = *reinterpret_cast<const uint4*>(raw + 8 * r * SCALE_GROUP +
+                                           (((2 * st.c + j) ^ st.g) << 4));
+    if (keys.cut && !keys.valid[r]) x[r] = uint4{0, 0, 0, 0};
+  }
+}
+
+// The first operand's registers of a slab's four steps.
+__device__ __forceinline__ void widen(const uint4 (&x)[2], float scale0, float scale1,
+                                      uint32_t (&a)[4][4]) {
+  const uint32_t words[2][4] = {{x[0].x, x[0].y, x[0].z, x[0].w},
+                                {x[1].x, x[1].y, x[1].z, x[1].w}};
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float scale = r ? scale1 : scale0;
+      a[s][r] = scale_two(static_cast<uint16_t>(words[r][s]), scale);
+      a[s][2 + r] = scale_two(static_cast<uint16_t>(words[r][s] >> 16), scale);
+    }
+  }
+}
+
+// The same numbers into the slab that P V reads. No two lanes of a phase share a bank.
+template <class C>
+__device__ __forceinline__ void store_values(uint8_t* slab, const Scores<C>& st,
+                                             const uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    uint8_t* row = slab + (st.warp * 16 + st.g + 8 * r) * 128;
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      *reinterpret_cast<uint4*>(row + (((2 * st.c + b) ^ st.g) << 4)) =
+          uint4{a[2 * b][r], a[2 * b][2 + r], a[2 * b + 1][r], a[2 * b + 1][2 + r]};
+    }
+  }
+}
+
+// ----------------------------------------------------------------------------------------- scores
+
+// The last slab: k_r, turned meanwhile. Waits for all of S^T.
+template <class C>
+__device__ __forceinline__ void multiply_rope(Storage<C>& sm, Scores<C>& st, float (&s)[C::N / 2],
+                                              uint32_t q) {
+  barrier_wait(&sm.rope_ready[st.ropes.slot], st.ropes.phase);
+  const uint32_t k_r = k_major_descriptor(smem_address(sm.ropes[st.ropes.slot]));
+  cute::warpgroup_arrive();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    multiply_shared<C::N>(
+        s, k_r + k * K_STEP,
+        q + LATENT_DIM / SLAB_DIM * (C::Q_SLAB_BYTES >> 4) + k * K_STEP);
+  }
+  cute::warpgroup_commit_batch();
+  cute::warpgroup_wait<0>();
+  fence_registers(s);
+  if (st.lane == 0) barrier_arrive(&sm.rope_empty[st.ropes.slot]);
+  st.ropes.advance();
+}
+
+// Widens one tile into the ring of slab pairs, and starts S^T over c_KV alongside.
+template <class C>
+__device__ __forceinline__ TileInfo convert_tile(Storage<C>& sm, Scores<C>& st,
+                                                 float (&s)[C::N / 2]) {
+  const uint32_t q = opaque(k_major_descriptor(smem_address(sm.q)));
+  uint32_t a[2][4][4];  // the slab being multiplied and the one being widened
+  TileInfo tile{};
+  Keys keys{};
+  fence_registers(s);
+#pragma unroll
+  for (int i = 0; i < TILE_PAIRS; ++i) {
+    barrier_wait(&sm.raw_full[st.raw.slot], st.raw.phase);
+    if (i == 0) {
+      tile = sm.key_tiles[st.scales.slot];
+      tile.bounds = uniform(tile.bounds);
+      keys = find_keys(st, tile.bounds);
+    }
+    const int group = group_of(i);
+    const float scale0 = read_scale(sm, st, keys, 0, group);
+    const float scale1 = read_scale(sm, st, keys, 1, group);
+    barrier_wait(&sm.pair_empty[st.pairs.slot], st.pairs.phase ^ 1);
+#pragma unroll
+    for (int j = 0; j < PAIR_SLABS; ++j) {
+      if (i > 0) {  // the product that still reads these registers
+        cute::warpgroup_wait<1>();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) fence_registers(a[j][k]);
+      }
+      uint4 x[2];
+      read_numbers(sm, st, keys, j, x);
+      widen(x, scale0, scale1, a[j]);
+      store_values(sm.pairs[st.pairs.slot] + j * SLAB_BYTES, st, a[j]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) fence_registers(a[j][k]);
+      cute::warpgroup_arrive();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        multiply_registers<C::N>(
+            s, a[j][k], q + (group * PAIR_SLABS + j) * (C::Q_SLAB_BYTES >> 4) + k * K_STEP,
+            i == 0 && j == 0 && k == 0);
+      }
+      cute::warpgroup_commit_batch();
+    }
+    __syncwarp();
+    if (st.lane == 0) barrier_arrive(&sm.raw_empty[st.raw.slot]);
+    st.raw.advance();
+    st.pairs.advance();
+  }
+  st.scales.advance();
+  multiply_rope(sm, st, s, q);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) fence_registers(a[k / 4][k % 4]);
+  return tile;
+}
+
+// ---------------------------------------------------------------------------------------- softmax
+
+// -inf where the key is outside the tile's bounds or after the column's token.
+template <class C>
+__device__ __forceinline__ void mask_scores(const Storage<C>& sm, const Scores<C>& st,
+                                            float (&s)[C::N / 2], const TileInfo& tile) {
+  const int lo = tile.bounds & 0xFFFF, hi = tile.bounds >> 16;
+#pragma unroll
+  for (int i = 0; i < C::N / 8; ++i) {
+    const int2 pos = *reinterpret_cast<const int2*>(&sm.row_pos[8 * i + 2 * st.c]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int row = st.warp * 16 + st.g + k / 2 * 8;
+      const int end = min(hi, lo + (k % 2 ? pos.y : pos.x) - tile.pos0 + 1);
+      s[4 * i + k] = row >= lo && row < end ? s[4 * i + k] : -INFINITY;
+    }
+  }
+}
+
+// Running maxima of columns 8 i + 2 c and the next.
+template <class C>
+__device__ __forceinline__ float2 read_maxima(const Storage<C>& sm, const Scores<C>& st, int i) {
+  return *reinterpret_cast<const float2*>(&sm.column_max[8 * i + 2 * st.c]);
+}
+
+// Whether any score lies far above its column's running maximum.
+template <class C>
+__device__ __forceinline__ bool maximum_grows(const Storage<C>& sm, const Scores<C>& st,
+                                              const float (&s)[C::N / 2], float scale_log2) {
+  bool grows = false;
+#pragma unroll
+  for (int i = 0; i < C::N / 8; ++i) {
+    const float2 max = read_maxima(sm, st, i);
+    grows |= fmaxf(s[4 * i], s[4 * i + 2]) * scale_log2 > max.x + RESCALE_THRESHOLD;
+    grows |= fmaxf(s[4 * i + 1], s[4 * i + 3]) * scale_log2 > max.y + RESCALE_THRESHOLD;
+  }
+  return any_in_warpgroup(grows);
+}
+
+// New running maxima over the tile's 64 keys, and the factors on everything summed so far.
+template <class C>
+__device__ __forceinline__ void update_maxima(Storage<C>& sm, Scores<C>& st,
+                                              const float (&s)[C::N / 2], float scale_log2) {
+  float old[C::COLUMNS];
+#pragma unroll
+  for (int i = 0; i < C::COLUMNS; ++i) {
+    const int column = i / 2 * 8 + 2 * st.c + i % 2;
+    old[i] = sm.column_max[column];
+    float top = fmaxf(s[4 * (i / 2) + i % 2], s[4 * (i / 2) + 2 + i % 2]);
+#pragma unroll
+    for (int by = 4; by < 32; by *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, by));
+    if (st.g == 0) sm.warp_max[st.warp][column] = top * scale_log2;
+  }
+  sync_warpgroup();
+#pragma unroll
+  for (int i = 0; i < C::COLUMNS; ++i) {
+    const int column = i / 2 * 8 + 2 * st.c + i % 2;
+    float top = old[i];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) top = fmaxf(top, sm.warp_max[w][column]);
+    const float factor = top > old[i] ? exp2_approx(old[i] - top) : 1.0f;
+    st.sum[i] *= factor;
+    if (st.warp != 0 || st.g != 0) continue;
+    sm.column_max[column] = top;
+    sm.p_scale[st.p.slot][column] = factor;
+  }
+  sync_warpgroup();  // the maxima are there, and warp_max is free again
+}
+
+// S^T of one tile -> P in shared memory, row by row of the queries.
+template <class C>
+__device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, Scores<C>& st,
+                                             float (&s)[C::N / 2], const TileInfo& tile) {
+  if (tile.bounds != FULL_PAGE || tile.pos0 + PAGE_SIZE - 1 > st.first_pos) {
+    mask_scores(sm, st, s, tile);
+  }
+  barrier_wait(&sm.p_empty[st.p.slot], st.p.phase ^ 1);
+  const bool grows = maximum_grows(sm, st, s, args.scale_log2);
+  if (grows) update_maxima(sm, st, s, args.scale_log2);
+  if (st.warp == 0 && st.lane == 0) sm.rescale[st.p.slot] = grows;
+#pragma unroll
+  for (int i = 0; i < C::N / 8; ++i) {
+    const float2 max = read_maxima(sm, st, i);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float top = k % 2 ? max.y : max.x;
+      float& x = s[4 * i + k];
+      x = exp2_approx(fmaf(x, args.scale_log2, top == -INFINITY ? 0.0f : -top));
+      st.sum[2 * i + k % 2] += x;
+    }
+  }
+  // Matrix m of four goes to query rows 8 (m / 2) .., keys 16 warp + 8 (m % 2) ..
+  const uint32_t p = smem_address(sm.p[st.p.slot]) + (st.lane / 16 * 8 + st.lane % 8) * 128 +
+                     (((2 * st.warp + st.lane / 8 % 2) ^ (st.lane & 7)) << 4);
+#pragma unroll
+  for (int i = 0; i < C::N / 16; ++i) {
+    const float* x = s + 8 * i;
+    store_transposed(p + i * 16 * 128, pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]),
+                     pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+  }
+  fence_async_proxy();  // P and, before it, the tile's values
+  __syncwarp();
+  if (st.lane == 0) barrier_arrive(&sm.p_full[st.p.slot]);
+  st.p.advance();
+}
+
+// Sums of all columns -> LSE in global memory, inverse sums for the output warpgroups.
+template <class C>
+__device__ __forceinline__ void finish_part(const Args& args, Storage<C>& sm, Scores<C>& st,
+                                            const Part& part, int thread) {
+#pragma unroll
+  for (int i = 0; i < C::COLUMNS; ++i) {
+    float sum = st.sum[i];
+#pragma unroll
+    for (int by = 4; by < 32; by *= 2) sum += __shfl_xor_sync(~0u, sum, by);
+    const int column = i / 2 * 8 + 2 * st.c + i % 2;
+    if (st.g == 0) sm.warp_sum[st.warp][column] = sum;
+  }
+  barrier_wait(&sm.epilogue_empty, st.epilogue_phase ^ 1);
+  sync_warpgroup();
+  if (thread < C::N) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) sum += sm.warp_sum[w][thread];
+    sm.inverse_sum[thread] = sum == 0.0f ? 0.0f : 1.0f / sum;  // NaN stays NaN
+    const float max = sm.column_max[thread];
+    const float lse = sum == 0.0f ? -INFINITY : (max == -INFINITY ? 0.0f : max) + log2f(sum);
+    if (thread < part.num_rows) {
+      if (part.partial_row < 0) args.lse[part.flat_row + thread] = lse * LN_2;
+      else args.partial_lse[part.partial_row + thread] = lse;
+    }
+  }
+  __syncwarp();
+  if (st.lane == 0) barrier_arrive(&sm.epilogue_full);
+  st.epilogue_phase ^= 1;
+}
+
+template <class C>
+__device__ __forceinline__ int start_part(const Args& args, Storage<C>& sm, Scores<C>& st,
+                                          const Part& part, int thread) {
+  load_queries(args, sm, part, thread);
+  st.first_pos = part.first_pos;
+#pragma unroll
+  for (int i = 0; i < C::COLUMNS; ++i) st.sum[i] = 0.0f;
+  return part.num_tiles;
+}
+
+template <class C>
+__device__ __forceinline__ void scores_warpgroup(const Args& args, Storage<C>& sm, int worker,
+                                                 int thread) {
+  Scores<C> st;
+  st.warp = thread / 32, st.lane = thread % 32;
+  st.g = st.lane / 4, st.c = st.lane % 4;
+#pragma unroll 1
+  for (Place at = first_place(args, worker); at.valid();
+       at = next_place<C::N>(args, worker, at)) {
+    const int num_tiles = start_part(args, sm, st, read_part<C::N>(args, worker, at), thread);
+    float s[C::N / 2];
+#pragma unroll 1
+    for (int t = 0; t < num_tiles; ++t) {
+      const TileInfo tile = convert_tile(sm, st, s);
+      softmax_tile(args, sm, st, s, tile);
+    }
+    finish_part(args, sm, st, read_part<C::N>(args, worker, at), thread);
+  }
+}
+
+}  // namespace irminsul::mla::fp8

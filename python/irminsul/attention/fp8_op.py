@@ -1,0 +1,206 @@
+"""The operator `irminsul::mla_attention_fp8`: its shapes, its CPU backend and its CUDA kernel.
+
+Knows torch's pointers and streams and the C ABI; must not know how rows are made or how a kernel
+divides its work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from irminsul.attention.fp8 import FP8_ROW_BYTES, mla_attention_fp8_reference
+from irminsul.attention.op import check_queries, plan_attention
+from irminsul.attention.reference import LATENT_DIM
+from irminsul.attention.tiles import PAGE_SIZE, TileTable
+from irminsul.errors import InvalidParams
+from irminsul.native import abi, loader
+
+_OPS = torch.library.Library("irminsul", "FRAGMENT")  # type: ignore[no-untyped-call]
+_OPS.define(  # type: ignore[no-untyped-call]
+    "mla_attention_fp8(Tensor q, Tensor cache, Tensor tiles, Tensor tile_start, "
+    "Tensor tile_count, Tensor q_indptr, Tensor q_pos, Tensor? cos_sin, Tensor plan, float scale, "
+    "bool interleaved, int max_q_len) -> (Tensor, Tensor)"
+)
+
+
+def mla_attention_fp8(
+    q: Tensor,
+    cache: Tensor,
+    table: TileTable,
+    q_indptr: Tensor,
+    q_pos: Tensor,
+    *,
+    scale: float,
+    max_q_len: int,
+    cos_sin: Tensor | None = None,
+    interleaved: bool = True,
+    plan: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attend as `mla_attention` does, over a cache that holds ``c_KV`` in e4m3.
+
+    Parameters
+    ----------
+    q : Tensor, bfloat16, [total_q, num_heads, 576]
+    cache : Tensor, uint8, [num_pages, 64, 656]
+        Rows as `quantize_rows` makes them: 656 bytes a token against 1,152.
+    plan : Tensor, optional
+        From ``plan_attention(..., cluster=1)``; made here when missing.
+    table, q_indptr, q_pos, scale, max_q_len, cos_sin, interleaved
+        See `mla_attention`.
+
+    Returns
+    -------
+    out, lse
+        See `mla_attention`.
+
+    Raises
+    ------
+    InvalidParams
+        A shape or dtype is not as above.
+
+    Notes
+    -----
+    The kernel multiplies bf16: each number of ``c_KV`` times its factor, rounded once.
+    `mla_attention_fp8_reference` is the specification.
+    """
+    check_queries(q, cos_sin)
+    if cache.dtype != torch.uint8 or cache.shape[1:] != (PAGE_SIZE, FP8_ROW_BYTES):
+        raise InvalidParams(
+            f"cache is {cache.dtype} {tuple(cache.shape)}; it must be uint8 "
+            f"[num_pages, {PAGE_SIZE}, {FP8_ROW_BYTES}]"
+        )
+    if plan is None:
+        plan = plan_attention(
+            table,
+            q_indptr,
+            q_pos,
+            total_q=q.shape[0],
+            num_heads=q.shape[1],
+            max_q_len=max_q_len,
+            cluster=1,
+        )
+    out, lse = torch.ops.irminsul.mla_attention_fp8(
+        q,
+        cache,
+        table.tiles,
+        table.start,
+        table.count,
+        q_indptr,
+        q_pos,
+        cos_sin,
+        plan,
+        scale,
+        interleaved,
+        max_q_len,
+    )
+    return out, lse
+
+
+def _by_reference(
+    q: Tensor,
+    cache: Tensor,
+    tiles: Tensor,
+    tile_start: Tensor,
+    tile_count: Tensor,
+    q_indptr: Tensor,
+    q_pos: Tensor,
+    cos_sin: Tensor | None,
+    plan: Tensor,
+    scale: float,
+    interleaved: bool,
+    max_q_len: int,
+) -> tuple[Tensor, Tensor]:
+    out, lse = mla_attention_fp8_reference(
+        q,
+        cache,
+        TileTable(tiles, tile_start, tile_count),
+        q_indptr,
+        q_pos,
+        scale=scale,
+        cos_sin=cos_sin,
+        interleaved=interleaved,
+        compute_dtype=torch.promote_types(q.dtype, torch.float32),
+    )
+    return out.to(q.dtype), lse.float()
+
+
+def _by_kernel(
+    q: Tensor,
+    cache: Tensor,
+    tiles: Tensor,
+    tile_start: Tensor,
+    tile_count: Tensor,
+    q_indptr: Tensor,
+    q_pos: Tensor,
+    cos_sin: Tensor | None,
+    plan: Tensor,
+    scale: float,
+    interleaved: bool,
+    max_q_len: int,
+) -> tuple[Tensor, Tensor]:
+    if q.dtype != torch.bfloat16 or not loader.supports_device(q.device.index):
+        return _by_reference(
+            q,
+            cache,
+            tiles,
+            tile_start,
+            tile_count,
+            q_indptr,
+            q_pos,
+            cos_sin,
+            plan,
+            scale,
+            interleaved,
+            max_q_len,
+        )
+    if cache.stride(2) != 1 or cache.stride(1) != FP8_ROW_BYTES:
+        raise InvalidParams(
+            f"rows of a page must be contiguous; cache has strides {cache.stride()}"
+        )
+    q = q.contiguous()
+    total_q, heads, _ = q.shape
+    out = torch.empty(total_q, heads, LATENT_DIM, dtype=q.dtype, device=q.device)
+    lse = torch.empty(total_q, heads, dtype=torch.float32, device=q.device)
+    handle = loader.library()
+    with torch.cuda.device(q.device):
+        size = handle.irm_mla_workspace_bytes()
+        workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+        params = abi.MlaAttentionParams(
+            q=q.data_ptr(),
+            cache=cache.data_ptr(),
+            tiles=tiles.data_ptr(),
+            cos_sin=0 if cos_sin is None else cos_sin.data_ptr(),
+            out=out.data_ptr(),
+            lse=lse.data_ptr(),
+            plan=plan.data_ptr(),
+            plan_bytes=plan.numel(),
+            workspace=workspace.data_ptr(),
+            workspace_bytes=size,
+            stream=torch.cuda.current_stream().cuda_stream,
+            num_pages=cache.shape[0],
+            page_stride=cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * FP8_ROW_BYTES,
+            scale=scale,
+            num_positions=0 if cos_sin is None else cos_sin.shape[0],
+            interleaved=int(interleaved),
+            num_rows=tile_start.shape[0],
+            total_q=total_q,
+            num_heads=heads,
+            max_q_len=max_q_len,
+            cluster=1,
+        )
+        status = handle.irm_mla_fp8_attention(ctypes.byref(params))
+        abi.check(handle, status, "mla_attention_fp8")
+    return out, lse
+
+
+def _fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    out = q.new_empty(q.shape[0], q.shape[1], LATENT_DIM)
+    return out, q.new_empty(q.shape[0], q.shape[1], dtype=torch.float32)
+
+
+_OPS.impl("mla_attention_fp8", _by_reference, "CPU")  # type: ignore[no-untyped-call]
+_OPS.impl("mla_attention_fp8", _by_kernel, "CUDA")  # type: ignore[no-untyped-call]
+torch.library.register_fake("irminsul::mla_attention_fp8", _fake, lib=_OPS)

@@ -232,7 +232,9 @@ def test_two_pools_on_a_real_store(store: Store) -> None:
     kept(one, TEXT, namespace)
     refs = [ref for _, ref in ChunkPool(LAYOUT, MIB).chunks(namespace, TEXT, [(0, len(TEXT))])]
     found = Collected()
+    assert one.remote is not None
     assert two.remote is not None
+    assert until(lambda: one.remote.counts["stored"] == len(refs))
     assert all(two.remote.get(refs, 20.0, found).result())
     coming = two.prefetch(namespace, TEXT, [(0, len(TEXT))], 20.0)
     assert coming is not None

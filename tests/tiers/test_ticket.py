@@ -50,20 +50,28 @@ def test_cancel_wakes_the_waiter() -> None:
     assert not ticket.settle(0, 1)
 
 
-def test_callbacks_come_once_and_only_when_complete() -> None:
+def test_callbacks_come_once_when_all_is_settled() -> None:
     calls: list[str] = []
     ticket = Ticket(2, 0, 60.0)
-    ticket.when_complete(lambda: calls.append("first"))
+    ticket.when_over(lambda: calls.append("first"))
     ticket.settle(0, 1)
     assert calls == []
     ticket.fail(1)
     assert calls == ["first"]
-    ticket.when_complete(lambda: calls.append("second"))
+    ticket.when_over(lambda: calls.append("second"))
     assert calls == ["first", "second"]
-    expired = Ticket(1, 0, 0.0)
-    expired.when_complete(lambda: calls.append("never"))
-    expired.settle(0, 1)
-    assert calls == ["first", "second"]
+
+
+def test_callbacks_of_a_late_ticket_see_what_came_in_time() -> None:
+    seen: list[list[int]] = []
+    ticket = Ticket(2, 0, 0.05)
+    ticket.when_over(lambda: seen.append(ticket.result(0)))
+    ticket.settle(0, 1)
+    ticket.result()
+    assert seen == []
+    assert not ticket.settle(1, 1)
+    assert seen == [[1, 0]]
+    assert ticket.expired
 
 
 def test_many_threads_settle() -> None:

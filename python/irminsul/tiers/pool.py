@@ -32,6 +32,8 @@ __all__ = ["ChunkPool", "HostSpan", "Prefetch"]
 _WORTH = 32
 _PUT_S = 10.0
 _ASK_S = 1.0
+# Rows that wait for the store to say whether it has them.
+_ASKING_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +170,7 @@ class ChunkPool:
         self._chunks: dict[int, ChunkRef] = {}
         self._spaces: dict[Namespace, ChunkSpace] = {}
         self._coming: dict[bytes, _Fetch] = {}
+        self._asking_bytes = 0
 
     def space(self, namespace: Namespace) -> ChunkSpace:
         """Return the space of `namespace`, made once."""
@@ -213,16 +216,22 @@ class ChunkPool:
     def keep(self, chunks: Sequence[ChunkRows]) -> None:
         """Put computed chunks in the host tier and, where they are new there, in the store.
 
-        It may take a while: call it in a thread that may wait. The rows may change when it returns.
+        Copies to the host tier before it returns; the store reads the rows later, so they must
+        not change any more. Chunks that the store cannot take as fast as they come are dropped
+        there and counted (``dropped`` of the host tier's counts).
         """
         for part in chunks:
             self._index(part)
-        if self.remote is None:
+        remote, size = self.remote, sum(part.rows.nbytes for part in chunks)
+        if remote is None or not chunks:
             return
-        known = self.remote.exists([part.ref for part in chunks], _ASK_S).result()
-        fresh = [part for part, there in zip(chunks, known, strict=True) if not there]
-        if fresh:
-            self.remote.put(fresh, _PUT_S).result()
+        with self._lock:
+            if self._asking_bytes + size > _ASKING_BYTES:
+                self.host.counts.add("dropped", len(chunks))
+                return
+            self._asking_bytes += size
+        asked = remote.exists([part.ref for part in chunks], _ASK_S)
+        asked.when_over(lambda: self._publish(remote, chunks, size, asked.result(0)))
 
     def prefetch(
         self,
@@ -248,7 +257,7 @@ class ChunkPool:
         saved = self.cost.speeds.compute_s(sum(len(ref.tokens) for ref in refs))
         prefetch = Prefetch(patience_s, saved)
         asked = self.remote.exists(refs, min(patience_s, saved))
-        asked.when_complete(lambda: self._fetch(prefetch, refs, asked.result(0)))
+        asked.when_over(lambda: self._fetch(prefetch, refs, asked.result(0)))
         return prefetch
 
     def find(
@@ -279,6 +288,16 @@ class ChunkPool:
         if self.remote is not None:
             self.remote.close()
         self.host.close()
+
+    def _publish(
+        self, remote: Tier, chunks: Sequence[ChunkRows], size: int, there: list[bool]
+    ) -> None:
+        """Write what the store lacks; its own bounds take over from here."""
+        with self._lock:
+            self._asking_bytes -= size
+        fresh = [part for part, known in zip(chunks, there, strict=True) if not known]
+        if fresh:
+            remote.put(fresh, _PUT_S)
 
     def _fetch(self, prefetch: Prefetch, refs: Sequence[ChunkRef], there: list[bool]) -> None:
         """Fetch the worthwhile part of what is there; join fetches that others have begun."""

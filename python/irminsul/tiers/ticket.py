@@ -39,6 +39,7 @@ class Ticket(Generic[T]):
         self._answers: list[T] = [default] * size
         self._open = set(range(size))
         self._cancelled = False
+        self._late = False
         self._condition = threading.Condition()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -55,9 +56,9 @@ class Ticket(Generic[T]):
 
     @property
     def expired(self) -> bool:
-        """True when the deadline has passed with answers missing."""
+        """True when answers were missing at the deadline."""
         with self._condition:
-            return bool(self._open) and time.monotonic() >= self.deadline
+            return self._late or (bool(self._open) and time.monotonic() >= self.deadline)
 
     def result(self, timeout: float | None = None) -> list[T]:
         """Wait until done, at most `timeout` seconds and never beyond the deadline.
@@ -88,28 +89,33 @@ class Ticket(Generic[T]):
 
     def settle(self, index: int, answer: T) -> bool:
         """Give answer `index`; for tiers. Returns whether it counted."""
+        callbacks: list[Callable[[], None]] = []
         with self._condition:
-            if self._is_done() or index not in self._open:
+            if index not in self._open:
                 return False
+            counted = not self._is_done()
             self._open.discard(index)
-            self._answers[index] = answer
-            if self._open:
-                return True
-            callbacks, self._callbacks = self._callbacks, []
-            self._condition.notify_all()
+            if counted:
+                self._answers[index] = answer
+            else:
+                self._late = True
+            if not self._open:
+                callbacks, self._callbacks = self._callbacks, []
+                self._condition.notify_all()
         for callback in callbacks:
             callback()
-        return True
+        return counted
 
     def fail(self, index: int) -> bool:
         """Settle answer `index` with the default; for tiers."""
         return self.settle(index, self._answers[index])
 
-    def when_complete(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when every answer has come in time; not when cancelled or late.
+    def when_over(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when the tier has nothing more to say: every answer is settled.
 
-        It runs in the thread that gives the last answer, or at once when all are there, and must
-        neither block nor raise.
+        That may be after the deadline; `result` then shows what came in time. It runs in the thread
+        that settles the last answer, or at once when all are settled, and must neither block nor
+        raise. A tier settles every answer of every call sooner or later, whatever happens.
         """
         with self._condition:
             if self._open:

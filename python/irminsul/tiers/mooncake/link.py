@@ -9,6 +9,7 @@ hangs, dies or reports that the store is away. Callers only put calls in a queue
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -114,6 +115,12 @@ class Link:
             client.kill()
         for thread in self._threads:
             thread.join(5.0)
+        with self._changed:
+            # Nobody is left to send them; whoever waits is told.
+            for call in itertools.chain(*self._queues.values()):
+                self._finish(call, None)
+            for queue in self._queues.values():
+                queue.clear()
         os.close(self._memory_fd)
 
     # The sending thread.

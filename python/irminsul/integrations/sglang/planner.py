@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from irminsul import Namespace, Reuse
@@ -158,11 +157,10 @@ def prepare(batch: Any, windows: list[Window]) -> Trimmed:
     Slots and ``seq_lens`` stay: the request owns its rows, moved or computed. For each request
     ``prefix_lens + extend_lens`` stays its end, so code that adds the two sees no difference.
     """
-    kept, positions = _kept(windows)
-    index = torch.from_numpy(np.flatnonzero(kept))
+    positions, index = _computed(windows)
     computed = [window.end - window.start - window.reused for window in windows]
     return Trimmed(
-        plan=_device_plan(batch, windows, kept, positions),
+        plan=_device_plan(batch, windows, positions),
         inputs=_select(batch.prefill_input_ids_cpu, index),
         slots=batch.out_cache_loc[to_device(index, batch.out_cache_loc.device)],
         computed=computed,
@@ -196,42 +194,44 @@ def _exceeds(windows: Sequence[Window], limits: Limits) -> bool:
     return len(starts) > limits.rows or sum(starts) > limits.row_tokens
 
 
-def _kept(windows: list[Window]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which tokens of the batch stay, and the positions of those."""
-    positions = np.concatenate(
-        [np.arange(window.start, window.end, dtype=np.int64) for window in windows]
-    )
-    kept = np.ones(len(positions), dtype=np.bool_)
-    base = 0
+def _computed(windows: list[Window]) -> tuple[Tensor, Tensor]:
+    """Return the positions of all tokens to compute, and where in the batch they are."""
+    positions, index, base = [], [], 0
     for window in windows:
-        for span in window.spans:
-            kept[base + span.start - window.start : base + span.end - window.start] = False
+        for start, end in window.holes():
+            place = np.arange(start, end, dtype=np.int64)
+            positions.append(place)
+            index.append(place + (base - window.start))
         base += window.end - window.start
-    return kept, positions[kept]
+    return torch.from_numpy(np.concatenate(positions)), torch.from_numpy(np.concatenate(index))
 
 
-def _device_plan(
-    batch: Any,
-    windows: list[Window],
-    kept: NDArray[np.bool_],
-    positions: NDArray[np.int64],
-) -> BatchPlan:
+def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchPlan:
     slots = batch.out_cache_loc
     spans = [span for window in windows for span in window.spans]
-    deltas = np.repeat([span.delta for span in spans], [span.length for span in spans])
     source = [
         node.value[offset : offset + count] for span in spans for node, offset, count in span.rows
     ]
+    target, base = [], 0
+    for window in windows:
+        skip = base - window.start
+        target += [slots[span.start + skip : span.end + skip] for span in window.spans]
+        base += window.end - window.start
     return BatchPlan(
         holes=[window.holes() for window in windows],
-        positions=to_device(torch.from_numpy(positions), slots.device),
+        positions=to_device(positions, slots.device),
         source_slots=torch.cat(source).to(torch.int64),
-        target_slots=slots[to_device(torch.from_numpy(np.flatnonzero(~kept)), slots.device)].to(
-            torch.int64
-        ),
-        deltas=to_device(torch.from_numpy(deltas.astype(np.int64)), slots.device),
+        target_slots=torch.cat(target).to(torch.int64),
+        deltas=_deltas(spans, slots.device),
         shares=tuple(_share(window) for window in windows),
     )
+
+
+def _deltas(spans: list[Span], device: torch.device) -> Tensor:
+    """Return the distance of every moved token; only one number per span is copied."""
+    numbers = torch.tensor([(span.delta, span.length) for span in spans], dtype=torch.int64)
+    delta, length = to_device(numbers, device).unbind(1)
+    return torch.repeat_interleave(delta, length, output_size=sum(span.length for span in spans))
 
 
 def _share(window: Window) -> Share:

@@ -1,0 +1,244 @@
+"""SGLang engines on random weights -> timed requests, and medians as result rows.
+
+Must not know what a step measures. Every comparison is made of pairs taken in turn, so that drift
+of the machine falls on both sides alike; a row states the median of the pairwise ratios.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import platform
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Row = dict[str, Any]
+SINK_TOKENS = 32  # rows computed at these positions stay where they are
+
+
+@dataclass
+class Reply:
+    """One answered request: seconds to its first and last token, and what was cached."""
+
+    first: float
+    last: float
+    cached: int
+    prompt: int
+    tokens: list[int]
+    finish: str = ""
+
+
+@dataclass
+class Load:
+    """Answers of a closed loop and how long all of it took."""
+
+    replies: list[Reply] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Server:
+    """One engine in this process.
+
+    Parameters
+    ----------
+    model
+        Folder with a ``config.json``.
+    backend
+        ``irminsul``, or ``stock`` for SGLang's own radix cache.
+    options
+        Engine arguments that replace the defaults.
+    """
+
+    def __init__(self, model: str, backend: str, **options: Any) -> None:
+        import sglang
+
+        arguments: dict[str, Any] = {
+            "model_path": model,
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "grammar_backend": "none",
+            "random_seed": 0,
+        }
+        if backend == "irminsul":
+            arguments["radix_cache_backend"] = "irminsul"
+        self.backend = backend
+        self.engine = sglang.Engine(**{**arguments, **options})
+
+    def serve(self, ids: Ids, rid: str = "", tokens: int = 1, **fields: Any) -> Reply:
+        """Answer one request."""
+        return self.run(self._answer(ids, rid, tokens, **fields))
+
+    def run(self, work: Awaitable[Any]) -> Any:
+        """Wait for `work` on the engine's own event loop."""
+        return self.engine.loop.run_until_complete(work)
+
+    def flush(self) -> None:
+        """Empty the cache; an engine that has just answered may not be idle yet."""
+        for _ in range(200):
+            if self.engine.flush_cache().success:
+                return
+            time.sleep(0.05)
+        raise RuntimeError("the engine never became idle")
+
+    def closed_loop(self, sessions: Sequence[Sequence[Ids]], clients: int, tokens: int) -> Load:
+        """Let `clients` work off `sessions`, each call sent when the last one is answered."""
+        load, waiting = Load(), list(reversed(sessions))
+
+        async def client() -> None:
+            while waiting:
+                for ids in waiting.pop():
+                    load.replies.append(await self._answer(ids, "", tokens))
+
+        async def everyone() -> None:
+            await asyncio.gather(*(client() for _ in range(clients)))
+
+        began = time.perf_counter()
+        self.run(everyone())
+        load.seconds = time.perf_counter() - began
+        return load
+
+    def stop(self) -> None:
+        self.engine.shutdown()
+
+    async def _answer(self, ids: Ids, rid: str, tokens: int, **fields: Any) -> Reply:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        sampling |= fields.pop("sampling", {})
+        request = GenerateReqInput(
+            input_ids=ids.tolist(),
+            sampling_params=sampling,
+            stream=tokens > 1,
+            rid=f"{rid}-{time.monotonic_ns()}" if rid else None,
+            **fields,
+        )
+        began, first = time.perf_counter(), 0.0
+        meta: dict[str, Any] = {}
+        ids_out: list[int] = []
+        async for answer in self.engine.tokenizer_manager.generate_request(request, None):
+            first = first or time.perf_counter() - began
+            meta, part = answer["meta_info"], list(answer["output_ids"])
+            # Some versions stream all ids so far, some only the new ones.
+            whole = len(part) == meta.get("completion_tokens", len(part))
+            ids_out = part if whole else ids_out + part
+        return Reply(
+            first,
+            time.perf_counter() - began,
+            int(meta.get("cached_tokens", 0)),
+            int(meta.get("prompt_tokens", 0)),
+            ids_out,
+            (meta.get("finish_reason") or {}).get("type", ""),
+        )
+
+
+class Prompts:
+    """Draws a cold text and prompts that reuse a part of it."""
+
+    def __init__(self, length: int, vocabulary: int, seed: int) -> None:
+        self.length = length
+        self._vocabulary = vocabulary
+        self._random = np.random.default_rng(seed)
+
+    def fresh(self, count: int) -> Ids:
+        low = min(1000, self._vocabulary // 4)
+        return self._random.integers(low, self._vocabulary - low, count, dtype=np.int64)
+
+    def prefix(self, cold: Ids, reused: int) -> Ids:
+        """Return a prompt that equals `cold` in its first `reused` tokens."""
+        return np.concatenate([cold[:reused], self.fresh(self.length - reused)])
+
+    def holes(self, cold: Ids, count: int, reused: int) -> Ids:
+        """Return a prompt with `reused` moved tokens of `cold` between `count` holes."""
+        body = cold[SINK_TOKENS : SINK_TOKENS + reused]
+        spans = np.array_split(body, count - 1)
+        fresh = np.array_split(self.fresh(self.length - len(body)), count)
+        parts = [part for pair in zip(fresh[:-1], spans, strict=True) for part in pair]
+        return np.concatenate([*parts, fresh[-1]])
+
+
+class Clock:
+    """Seconds that a step may take; a step stops taking samples when they are over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.perf_counter() + seconds
+
+    def goes_on(self, taken: int, least: int = 3) -> bool:
+        """Return whether another sample may be taken; `least` are taken in any case."""
+        return taken < least or time.perf_counter() < self._end
+
+
+Case = Callable[[Ids], tuple[Ids, str]]
+
+
+def interleaved(
+    server: Server, prompts: Prompts, cases: dict[str, Case], samples: int, clock: Clock
+) -> dict[str, list[Reply]]:
+    """Take cold and every case in turn, in another order each time.
+
+    Parameters
+    ----------
+    cases
+        Name -> what makes the case's prompt and request id of the cold text.
+    """
+    taken: dict[str, list[Reply]] = {"cold": [], **{case: [] for case in cases}}
+    names = list(cases)
+    while len(taken["cold"]) < samples and clock.goes_on(len(taken["cold"])):
+        server.flush()
+        cold = prompts.fresh(prompts.length)
+        taken["cold"].append(server.serve(cold))
+        shift = len(taken["cold"]) % max(1, len(names))
+        for name in names[shift:] + names[:shift]:
+            ids, rid = cases[name](cold)
+            taken[name].append(server.serve(ids, rid))
+    return taken
+
+
+def ratio_row(
+    bar_id: str, case: str, mine: Sequence[float], rival: str, other: Sequence[float], bar: str
+) -> Row:
+    """Return the median of the pairwise ratios, with its 10th and 90th percentile."""
+    ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
+    return {
+        "bar_id": bar_id,
+        "case": case,
+        "metric": f"time to first token, ratio to {rival}",
+        "value": round(statistics.median(ratios), 4),
+        "unit": "1",
+        "rival": rival,
+        "rival_value": 1.0,
+        "bar": bar or None,
+        "samples": len(ratios),
+        "spread": [round(ratios[len(ratios) // 10], 4), round(ratios[-1 - len(ratios) // 10], 4)],
+        "median_ms": round(statistics.median(mine) * 1e3, 2),
+        "rival_median_ms": round(statistics.median(other) * 1e3, 2),
+    }
+
+
+def vocabulary(model: str) -> int:
+    return int(json.loads((Path(model) / "config.json").read_text())["vocab_size"])
+
+
+def machine() -> str:
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print one short line per row."""
+    for row in rows:
+        extra = {k: row[k] for k in ("median_ms", "rival_median_ms", "spread") if k in row}
+        print(
+            f"{row['bar_id']:<12} {row['case']:<18} {row['metric']:<44} {row['value']:<9} "
+            f"bar {row.get('bar') or '-':<9} n={row['samples']:<4} {extra}",
+            flush=True,
+        )

@@ -1,0 +1,141 @@
+"""A prompt and a full registry -> the scheduler's time to chunk, look up and plan it.
+
+No engine and no GPU: the mirror, the planner and the registry as the SGLang plugin uses them, on
+tree nodes that are plain objects. Each sample is a request that was never planned before.
+
+    python benches/serving/planner.py --out benches/serving/results/planner.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shlex
+import sys
+import time
+from array import array
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from irminsul import Namespace, Registry
+from irminsul.integrations.sglang import planner
+from irminsul.integrations.sglang.costs import Costs
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.mirror import TreeMirror
+from irminsul.integrations.sglang.spans import Limits, Window
+
+LENGTH = 32_768
+NAMESPACE = Namespace(model="bench")
+LIMITS = Limits(rows=1024, row_tokens=1 << 22, min_span=32, positions=1 << 20)
+COSTS = Costs(10.0, 0.0023, 0.0007, 0.38, 300.0, 2000.0)
+
+
+class Key:
+    def __init__(self, ids: Any) -> None:
+        self.token_ids = array("q", ids.tobytes())
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def raw_token_ids(self) -> array[int]:
+        return self.token_ids
+
+
+def node(ids: Any) -> Any:
+    return SimpleNamespace(key=Key(ids), parent=None, value=torch.arange(len(ids)))
+
+
+def full_registry(entries: int, random: Any) -> tuple[TreeMirror, list[Any]]:
+    """Return a mirror whose registry holds at least `entries` fingerprints, and its texts."""
+    mirror, texts = TreeMirror(Registry(1 << 26), Metrics(60.0)), []
+    while mirror.registry.stats()["fingerprints"] < entries:
+        ids = random.integers(0, 129_280, LENGTH, dtype=np.int64)
+        mirror.record(node(ids), None, NAMESPACE, [])
+        texts.append(ids)
+    return mirror, texts
+
+
+def prompt(text: Any, holes: int, random: Any) -> Any:
+    fresh = random.integers(0, 129_280, 150, dtype=np.int64)
+    spans = np.array_split(text[32 : 32 + LENGTH - 150], holes - 1)
+    parts = [
+        part for pair in zip(np.array_split(fresh, holes), spans, strict=False) for part in pair
+    ]
+    return np.concatenate([*parts, np.array_split(fresh, holes)[-1]])
+
+
+def plan(mirror: TreeMirror, ids: Any, metrics: Metrics) -> tuple[float, int]:
+    """Return the seconds that planning one request takes, and the tokens it moves."""
+    request = SimpleNamespace(
+        rid="bench",
+        full_untruncated_fill_ids=array("q", ids.tobytes()),
+        retracted_stain=False,
+        cached_tokens=0,
+        cached_tokens_device=0,
+    )
+    batch = SimpleNamespace(
+        out_cache_loc=torch.arange(len(ids)), prefill_input_ids_cpu=torch.from_numpy(ids)
+    )
+    began = time.perf_counter()
+    window = Window(request, 0, len(ids))
+    planner.find_spans(window, mirror, NAMESPACE, LIMITS, metrics)
+    planner.keep_worthwhile(window, COSTS, metrics)
+    planner.cut_to_limits([window], LIMITS, metrics)
+    planner.follow(window, mirror, metrics)
+    if window.spans:
+        planner.prepare(batch, [window])
+    return time.perf_counter() - began, window.reused
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--samples", type=int, default=1000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    random = np.random.default_rng(0)
+    mirror, texts = full_registry(arguments.entries, random)
+    metrics, rows = Metrics(60.0), []
+    for case, holes in (("two_holes", 2), ("nine_holes", 9), ("nothing known", 0)):
+        seconds = []
+        for sample in range(arguments.samples + 20):
+            text = texts[int(random.integers(len(texts)))]
+            fresh = random.integers(0, 129_280, LENGTH, dtype=np.int64)
+            ids = prompt(text, holes, random) if holes else fresh
+            taken, reused = plan(mirror, ids, metrics)
+            if (reused > LENGTH * 0.98) != bool(holes):
+                raise SystemExit(f"{case}: {reused} of {LENGTH} tokens would be moved")
+            if sample >= 20:
+                seconds.append(taken * 1e3)
+        rows.append(
+            {
+                "bar_id": "sglang.6",
+                "case": case,
+                "metric": "chunk, lookup and plan of a 32k prompt, p99",
+                "value": round(float(np.percentile(seconds, 99)), 4),
+                "unit": "ms",
+                "rival": None,
+                "rival_value": None,
+                "bar": "< 0.5",
+                "samples": len(seconds),
+                "p50": round(float(np.percentile(seconds, 50)), 4),
+                "entries": int(mirror.registry.stats()["fingerprints"]),
+            }
+        )
+        print(rows[-1])
+    result = {
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "command": shlex.join(["python", *sys.argv]),
+        "rows": rows,
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""A pair of engines -> the rows of one question: first tokens, energy, plain or recorded traffic.
+
+Each step takes a `Bench` and returns its rows; `run.py` gives it time and writes the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from common import Clock, Ids, Load, Prompts, Reply, Row, Server, interleaved, ratio_row
+
+SHARES = (10, 30, 50, 70)  # per cent of a prompt that is moved, over eight holes
+
+
+@dataclass
+class Bench:
+    """What a step works with."""
+
+    server: Callable[[str], Server]
+    vocabulary: int
+    length: int
+    samples: int
+    clock: Clock
+    sessions: list[list[Ids]]
+
+    def prompts(self, length: int = 0) -> Prompts:
+        return Prompts(length or self.length, self.vocabulary, seed=length or self.length)
+
+
+def first_token(bench: Bench) -> list[Row]:
+    """Bars 1 and 2: moved text against cold and against equally long exact prefix hits."""
+    n, prompts, server = bench.length, bench.prompts(), bench.server("irminsul")
+    most, part = n - 150, round(0.83 * n)
+    cases: dict[str, Any] = {
+        "prefix": lambda cold: (prompts.prefix(cold, most), ""),
+        "two_holes": lambda cold: (prompts.holes(cold, 2, most), ""),
+        "nine_holes": lambda cold: (prompts.holes(cold, 9, most), ""),
+        "prefix_83": lambda cold: (prompts.prefix(cold, part), ""),
+        "eight_holes_83": lambda cold: (prompts.holes(cold, 8, part), ""),
+    }
+    for share in SHARES:
+        cases[f"reuse_{share}"] = lambda cold, share=share: (
+            prompts.holes(cold, 8, n * share // 100),
+            "",
+        )
+    interleaved(server, prompts, cases, 2, Clock(1e9))
+    taken = interleaved(server, prompts, cases, bench.samples, bench.clock)
+    first = {name: [reply.first for reply in replies] for name, replies in taken.items()}
+
+    def row(number: int, case: str, rival: str, bar: str) -> Row:
+        made = ratio_row(f"sglang.{number}", case, first[case], rival, first[rival], bar)
+        cached = int(statistics.median(reply.cached for reply in taken[case]))
+        return {**made, "cached_tokens": cached, "prompt_tokens": n}
+
+    rows = [
+        row(1, "two_holes", "prefix", "<= 1.10"),
+        row(1, "two_holes", "cold", "<= 0.125"),
+        row(1, "nine_holes", "prefix", "<= 1.50"),
+        row(1, "prefix", "cold", ""),
+        row(2, "eight_holes_83", "prefix_83", "<= 1.25"),
+    ]
+    bars = {10: "<= 1.02", 30: "< 1.00", 50: "< 1.00", 70: "< 1.00"}
+    return rows + [row(2, f"reuse_{share}", "cold", bars[share]) for share in SHARES]
+
+
+def energy(bench: Bench) -> list[Row]:
+    """Bar 3: joules per request by the GPU's total energy counter, idle power included."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    prompts, server = bench.prompts(), bench.server("irminsul")
+    most = bench.length - 150
+
+    def spent(requests: list[Ids]) -> float:
+        time.sleep(0.2)
+        before = pynvml.nvmlDeviceGetTotalEnergyConsumption(device)
+        for ids in requests:
+            server.serve(ids)
+        return (pynvml.nvmlDeviceGetTotalEnergyConsumption(device) - before) / 1e3 / len(requests)
+
+    joules: dict[str, list[float]] = {"cold": [], "two_holes": [], "prefix": []}
+    # A group is long enough to be far above the counter's steps of some 100 ms.
+    while len(joules["cold"]) < 6 and bench.clock.goes_on(len(joules["cold"]), 2):
+        server.flush()
+        texts = [prompts.fresh(bench.length) for _ in range(5)]
+        joules["cold"].append(spent(texts))
+        joules["two_holes"].append(spent([prompts.holes(t, 2, most) for t in texts for _ in "ab"]))
+        joules["prefix"].append(spent([prompts.prefix(t, most) for t in texts for _ in "ab"]))
+    median = {case: statistics.median(values) for case, values in joules.items()}
+    ratios = sorted(a / b for a, b in zip(joules["two_holes"], joules["cold"], strict=True))
+    return [
+        {
+            "bar_id": "sglang.3",
+            "case": "two_holes",
+            "metric": "energy per request, ratio to cold",
+            "value": round(statistics.median(ratios), 4),
+            "unit": "1",
+            "rival": "cold",
+            "rival_value": 1.0,
+            "bar": "<= 0.10",
+            "samples": len(ratios),
+            "requests": {"cold": 5 * len(ratios), "two_holes": 10 * len(ratios)},
+            "spread": [round(ratios[0], 4), round(ratios[-1], 4)],
+            "joules": {case: round(value, 2) for case, value in median.items()},
+        }
+    ]
+
+
+def plain(bench: Bench) -> list[Row]:
+    """Bar 4: traffic that shares nothing, on SGLang as it is and with irminsul, in turn."""
+    sides = [bench.server("stock"), bench.server("irminsul")]
+    first: dict[str, list[float]] = {"stock": [], "irminsul": []}
+    rate: dict[str, list[float]] = {"stock": [], "irminsul": []}
+    equal, cached = [], 0
+    prompts, burst = bench.prompts(4096), bench.prompts(1024)
+    for turn in itertools.count():
+        if turn >= bench.samples + 2 or not bench.clock.goes_on(turn, 5):
+            break
+        single = prompts.fresh(prompts.length)
+        several = [[burst.fresh(burst.length)] for _ in range(16)]
+        answers: dict[str, list[list[int]]] = {}
+        for side in sides if turn % 2 else sides[::-1]:
+            reply = side.serve(single)
+            load = side.closed_loop(several, clients=16, tokens=32)
+            answers[side.backend] = [reply.tokens, *sorted(r.tokens for r in load.replies)]
+            cached += sum(r.cached for r in [reply, *load.replies])
+            if turn >= 2:  # the first two warm up
+                first[side.backend].append(reply.first)
+                rate[side.backend].append(load.seconds)
+        equal.append(answers["stock"][0] == answers["irminsul"][0])
+        several_equal = sum(
+            a == b for a, b in zip(answers["stock"][1:], answers["irminsul"][1:], strict=True)
+        )
+        equal.append(several_equal == 16)
+    rows = [
+        ratio_row("sglang.4", "alone_4096", first["irminsul"], "stock", first["stock"], "<= 1.01"),
+        {
+            **ratio_row(
+                "sglang.4", "16_x_1024", rate["irminsul"], "stock", rate["stock"], "<= 1.01"
+            ),
+            "metric": "time for 16 requests of 32 tokens, ratio to stock",
+        },
+    ]
+    for name, value, bar in (
+        ("answers that differ", equal.count(False), "== 0"),
+        ("reused tokens", cached, "== 0"),
+    ):
+        rows.append(
+            {
+                "bar_id": "sglang.4",
+                "case": "no overlap",
+                "metric": name,
+                "value": value,
+                "unit": "1",
+                "rival": None,
+                "rival_value": None,
+                "bar": bar,
+                "samples": len(equal),
+            }
+        )
+    return rows
+
+
+def recorded(bench: Bench) -> list[Row]:
+    """Bar 5: recorded agent calls, eight sessions at a time, 32 tokens each, three repeats."""
+    sides = {name: bench.server(name) for name in ("stock", "irminsul")}
+    loads: dict[str, list[Load]] = {name: [] for name in sides}
+    for repeat in range(3):
+        if not bench.clock.goes_on(repeat, 1):
+            break
+        for name in sorted(sides, reverse=bool(repeat % 2)):
+            sides[name].flush()
+            loads[name].append(sides[name].closed_loop(bench.sessions, clients=8, tokens=32))
+
+    def mean(load: Load) -> float:
+        return statistics.fmean(reply.first for reply in load.replies)
+
+    pairs = list(zip(loads["stock"], loads["irminsul"], strict=True))
+    common = {
+        "unit": "1",
+        "rival": "stock",
+        "rival_value": 1.0,
+        "samples": len(pairs),
+        "calls": len(pairs[0][0].replies),
+        "case": "early variation",
+    }
+    sooner = [mean(stock) / mean(mine) for stock, mine in pairs]
+    faster = [stock.seconds / mine.seconds for stock, mine in pairs]
+    return [
+        {
+            "bar_id": "sglang.5",
+            "metric": "mean time to first token of stock over irminsul's",
+            "value": round(statistics.median(sooner), 3),
+            "bar": ">= 4",
+            "spread": [round(min(sooner), 3), round(max(sooner), 3)],
+            **{name: _summary(sides_loads) for name, sides_loads in loads.items()},
+            **common,
+        },
+        {
+            "bar_id": "sglang.5",
+            "metric": "requests per second, irminsul over stock",
+            "value": round(statistics.median(faster), 3),
+            "bar": ">= 2",
+            "spread": [round(min(faster), 3), round(max(faster), 3)],
+            **common,
+        },
+    ]
+
+
+def _summary(loads: list[Load]) -> dict[str, float]:
+    replies = [reply for load in loads for reply in load.replies]
+    first = np.array([reply.first for reply in replies]) * 1e3
+    return {
+        "mean_ms": round(float(first.mean()), 1),
+        "p50_ms": round(float(np.percentile(first, 50)), 1),
+        "p95_ms": round(float(np.percentile(first, 95)), 1),
+        "p99_ms": round(float(np.percentile(first, 99)), 1),
+        "requests_per_second": round(len(replies) / sum(load.seconds for load in loads), 2),
+        "cached_share": round(
+            sum(reply.cached for reply in replies) / sum(reply.prompt for reply in replies), 4
+        ),
+        "prompt_tokens": sum(reply.prompt for reply in replies),
+    }
+
+
+def forms(bench: Bench) -> list[Row]:
+    """What the cost model is made of: both forms of attention, rows, short prompts. No bar."""
+    server, n, prompts = bench.server("irminsul"), bench.length, bench.prompts()
+    cases: dict[str, Any] = {}
+    for count, length in itertools.product((2, 8), (64, 256, 512, 1024, 2048)):
+        if count * length <= 8000:
+            for form in ("absorb", "mha"):
+                cases[f"{form} {count} holes of {length}"] = (
+                    lambda cold, c=count, q=length, f=form: (
+                        prompts.holes(cold, c, n - c * q),
+                        f,
+                    )
+                )
+    for count in (2, 9, 17, 33, 65, 129):
+        cases[f"absorb {count} holes of 2600 tokens"] = lambda cold, c=count: (
+            prompts.holes(cold, c, n - 2600),
+            "absorb",
+        )
+    interleaved(server, prompts, cases, 1, Clock(1e9))
+    taken = interleaved(server, prompts, cases, 8, bench.clock)
+    rows = [_median_row(case, replies, n) for case, replies in taken.items()]
+    for length in (512, 1024, 2048, 4096):
+        rows += _short(bench, server, length)
+    return rows
+
+
+def _short(bench: Bench, server: Server, length: int) -> list[Row]:
+    """A short prompt, computed and with half or most of it moved: what moving costs at least."""
+    prompts = bench.prompts(length)
+    cases: dict[str, Any] = {
+        f"absorb {length}, {share} moved": lambda cold, r=length * share // 100: (
+            prompts.holes(cold, 2, r),
+            "absorb",
+        )
+        for share in (25, 50, 90)
+    }
+    taken = interleaved(server, prompts, cases, 10, Clock(20.0))
+    return [_median_row(f"{case} {length}", replies, length) for case, replies in taken.items()]
+
+
+def _median_row(case: str, replies: list[Reply], length: int) -> Row:
+    first = sorted(reply.first * 1e3 for reply in replies)
+    return {
+        "bar_id": "sglang.costs",
+        "case": case,
+        "metric": "time to first token",
+        "value": round(statistics.median(first), 3),
+        "unit": "ms",
+        "rival": None,
+        "rival_value": None,
+        "bar": None,
+        "samples": len(first),
+        "spread": [round(first[0], 3), round(first[-1], 3)],
+        "cached_tokens": int(statistics.median(reply.cached for reply in replies)),
+        "prompt_tokens": length,
+    }
+
+
+STEPS: dict[str, Callable[[Bench], list[Row]]] = {
+    "first_token": first_token,
+    "energy": energy,
+    "plain": plain,
+    "recorded": recorded,
+    "forms": forms,
+}

@@ -5,10 +5,20 @@ Knows tile tables and the reference; nothing of the CUDA library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from irminsul.attention import KeySpan, TileTable, mla_attention_reference, tiles_from_spans
+from irminsul.attention import (
+    KeySpan,
+    TileTable,
+    dequantize_rows,
+    mla_attention,
+    mla_attention_fp8,
+    mla_attention_fp8_reference,
+    mla_attention_reference,
+    quantize_rows,
+    tiles_from_spans,
+)
 from irminsul.attention.reference import gather_keys
 from torch import Tensor
 
@@ -38,6 +48,11 @@ class Batch:
     max_q_len: int
     interleaved: bool = True
     cos_sin: Tensor = field(default_factory=lambda: rope_table())
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the cache holds 656-byte rows."""
+        return self.cache.dtype == torch.uint8
 
 
 def rope_table() -> Tensor:
@@ -110,9 +125,70 @@ def make_batch(
     )
 
 
+def with_fp8_cache(batch: Batch) -> Batch:
+    """Return the same batch with its owned rows in 656 bytes; every other byte is all ones: NaN."""
+    cache = torch.full((*batch.cache.shape[:2], 656), 255, dtype=torch.uint8, device="cuda")
+    cache.view(-1, 656)[batch.owned] = quantize_rows(batch.cache.view(-1, 576)[batch.owned])
+    return replace(batch, cache=cache)
+
+
+def picked(batch: Batch, count: int, seed: int = 0) -> tuple[Batch, Tensor]:
+    """Return a batch of `count` query tokens of each row, and where they are among all tokens.
+
+    The first and the last one of a row are always among them. Each becomes a row of its own.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    bounds = batch.q_indptr.tolist()
+    tokens, rows = [], []
+    for row in range(len(bounds) - 1):
+        length = bounds[row + 1] - bounds[row]
+        drawn = torch.randint(0, max(length, 1), (max(count - 2, 0),), generator=generator)
+        chosen = sorted({0, length - 1, *drawn.tolist()} if length else ())
+        tokens += [bounds[row] + i for i in chosen]
+        rows += [row] * len(chosen)
+    at, row = torch.tensor(tokens).cuda(), torch.tensor(rows).cuda()
+    pos = batch.q_pos[row] + at - batch.q_indptr[row]
+    table = TileTable(batch.table.tiles, batch.table.start[row], batch.table.count[row])
+    indptr = torch.arange(len(tokens) + 1, dtype=torch.int32, device="cuda")
+    few = replace(batch, q=batch.q[at], table=table, q_indptr=indptr, q_pos=pos.int(), max_q_len=1)
+    return few, at
+
+
+def run(batch: Batch, **options) -> tuple[Tensor, Tensor]:
+    """Call the operator of the batch's cache."""
+    options.setdefault("max_q_len", batch.max_q_len)
+    call = mla_attention_fp8 if batch.is_fp8 else mla_attention
+    return call(
+        batch.q,
+        batch.cache,
+        batch.table,
+        batch.q_indptr,
+        batch.q_pos,
+        scale=SCALE,
+        cos_sin=batch.cos_sin,
+        interleaved=batch.interleaved,
+        **options,
+    )
+
+
+def assert_accurate(batch: Batch, picks: int | None = None, **options) -> None:
+    """Compare with float64: error at most twice that of plain bf16, the same empty rows."""
+    out, lse = run(batch, **options)
+    assert bool(torch.isfinite(out).all())
+    if picks is not None:
+        batch, at = picked(batch, picks)
+        out, lse = out[at], lse[at]
+    want, want_lse = exact(batch)
+    assert relative_error(out, want) <= 2 * relative_error(plain_bf16(batch), want) + 1e-6
+    assert torch.equal(torch.isinf(lse), torch.isinf(want_lse))
+    seen = torch.isfinite(want_lse)
+    torch.testing.assert_close(lse[seen].double(), want_lse[seen], atol=5e-3, rtol=1e-3)
+
+
 def exact(batch: Batch) -> tuple[Tensor, Tensor]:
     """Out and LSE in float64."""
-    return mla_attention_reference(
+    reference = mla_attention_fp8_reference if batch.is_fp8 else mla_attention_reference
+    return reference(
         batch.q,
         batch.cache,
         batch.table,
@@ -127,14 +203,17 @@ def exact(batch: Batch) -> tuple[Tensor, Tensor]:
 
 def plain_bf16(batch: Batch) -> Tensor:
     """What torch gives in bf16 on the same inputs: the yardstick of the kernel's error."""
+    read = dequantize_rows if batch.is_fp8 else Tensor.float
     out = torch.zeros(*batch.q.shape[:2], 512, dtype=torch.bfloat16, device="cuda")
     bounds = batch.q_indptr.tolist()
     for row in range(len(bounds) - 1):
         queries = slice(bounds[row], bounds[row + 1])
+        if bounds[row] == bounds[row + 1]:
+            continue
         keys, positions = gather_keys(
-            batch.cache.float(), batch.table, row, batch.cos_sin, batch.interleaved
+            batch.cache, batch.table, row, batch.cos_sin, batch.interleaved, read
         )
-        if not len(keys) or bounds[row] == bounds[row + 1]:
+        if not len(keys):
             continue
         keys = keys.bfloat16()
         scores = (batch.q[queries] @ keys.T).float() * SCALE

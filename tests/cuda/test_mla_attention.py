@@ -22,11 +22,10 @@ from mla_cases import (  # noqa: E402
     SCALE,
     Batch,
     Row,
-    exact,
+    assert_accurate,
     make_batch,
-    plain_bf16,
-    relative_error,
     rope_table,
+    run,
 )
 
 pytestmark = pytest.mark.gpu
@@ -37,31 +36,6 @@ KEYS = st.sampled_from([1, 63, 64, 65, 128, 400, 1024, 4095])
 SAMPLED = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def run(batch: Batch, **options):
-    return mla_attention(
-        batch.q,
-        batch.cache,
-        batch.table,
-        batch.q_indptr,
-        batch.q_pos,
-        scale=SCALE,
-        max_q_len=batch.max_q_len,
-        cos_sin=batch.cos_sin,
-        interleaved=batch.interleaved,
-        **options,
-    )
-
-
-def assert_accurate(batch: Batch, **options) -> None:
-    out, lse = run(batch, **options)
-    want, want_lse = exact(batch)
-    assert bool(torch.isfinite(out).all())
-    assert relative_error(out, want) <= 2 * relative_error(plain_bf16(batch), want) + 1e-6
-    assert torch.equal(torch.isinf(lse), torch.isinf(want_lse))
-    seen = torch.isfinite(want_lse)
-    torch.testing.assert_close(lse[seen].double(), want_lse[seen], atol=5e-3, rtol=1e-3)
 
 
 @given(

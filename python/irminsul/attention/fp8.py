@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from irminsul.attention.reference import HEAD_DIM, LATENT_DIM, mla_attention_reference
+from irminsul.attention.reference import HEAD_DIM, LATENT_DIM, attend_rows, gather_keys
 from irminsul.attention.tiles import TileTable
 from irminsul.errors import InvalidParams
 
@@ -111,14 +111,15 @@ def mla_attention_fp8_reference(
     out, lse
         See `mla_attention_reference`.
     """
-    return mla_attention_reference(
-        q,
-        dequantize_rows(cache, compute_dtype),
-        table,
-        q_indptr,
-        q_pos,
-        scale=scale,
-        cos_sin=cos_sin,
-        interleaved=interleaved,
-        compute_dtype=compute_dtype,
-    )
+
+    def keys_of(row: int) -> tuple[Tensor, Tensor]:
+        return gather_keys(
+            cache,
+            table,
+            row,
+            cos_sin,
+            interleaved,
+            lambda rows: dequantize_rows(rows, compute_dtype),
+        )
+
+    return attend_rows(q, q_indptr, q_pos, keys_of, scale, compute_dtype)

@@ -6,6 +6,7 @@ Runs on any device and in float64; knows nothing of schedules, splits or the CUD
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -48,15 +49,37 @@ def rotate_keys(k_r: Tensor, delta: Tensor, cos_sin: Tensor, interleaved: bool) 
     return torch.where((delta == 0)[:, None], k_r, turned.flatten(-2))
 
 
+ReadRows = Callable[[Tensor], Tensor]
+"""Stored rows of a cache, [n, ...] -> their numbers, [n, 576]."""
+
+
 def gather_keys(
-    cache: Tensor, table: TileTable, row: int, cos_sin: Tensor | None, interleaved: bool
+    cache: Tensor,
+    table: TileTable,
+    row: int,
+    cos_sin: Tensor | None,
+    interleaved: bool,
+    read: ReadRows,
 ) -> tuple[Tensor, Tensor]:
     """Keys of one row with their rotation applied, and their logical positions.
 
+    Parameters
+    ----------
+    cache : Tensor, [num_pages, page_size, ...]
+    table, row, cos_sin, interleaved
+        See `mla_attention_reference`.
+    read : callable
+        From the row's stored rows to numbers; only rows that the table names are passed.
+
     Returns
     -------
-    keys : Tensor, dtype of `cache`, [n, 576]
+    keys : Tensor, dtype that `read` gives, [n, 576]
     positions : Tensor, int64, [n]
+
+    Raises
+    ------
+    ValueError
+        A tile has a delta but `cos_sin` is missing.
     """
     first = int(table.start[row])
     slots, positions, deltas = [], [], []
@@ -66,8 +89,8 @@ def gather_keys(
         positions.append(torch.arange(pos0, pos0 + hi - lo))
         deltas.append(torch.full((hi - lo,), delta))
     if not slots:
-        return cache.new_empty(0, HEAD_DIM), torch.empty(0, dtype=torch.int64, device=cache.device)
-    keys = cache.flatten(0, 1)[torch.cat(slots).to(cache.device)]
+        return read(cache[0, :0]), torch.empty(0, dtype=torch.int64, device=cache.device)
+    keys = read(cache.flatten(0, 1)[torch.cat(slots).to(cache.device)])
     delta = torch.cat(deltas)
     if bool(delta.any()):
         if cos_sin is None:
@@ -128,6 +151,24 @@ def mla_attention_reference(
     -----
     ``out = softmax_j(scale * q . [c_j | R(delta_j) k_r_j]) c_j``.
     """
+
+    def keys_of(row: int) -> tuple[Tensor, Tensor]:
+        return gather_keys(
+            cache, table, row, cos_sin, interleaved, lambda rows: rows.to(compute_dtype)
+        )
+
+    return attend_rows(q, q_indptr, q_pos, keys_of, scale, compute_dtype)
+
+
+def attend_rows(
+    q: Tensor,
+    q_indptr: Tensor,
+    q_pos: Tensor,
+    keys_of: Callable[[int], tuple[Tensor, Tensor]],
+    scale: float,
+    compute_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Attend row by row; `keys_of` gives a row's keys and their positions, see `gather_keys`."""
     heads = q.shape[1]
     out_dtype = torch.float64 if compute_dtype == torch.float64 else torch.float32
     out = q.new_zeros(q.shape[0], heads, LATENT_DIM)
@@ -136,10 +177,10 @@ def mla_attention_reference(
         out = out.double()
     bounds = q_indptr.tolist()
     for row, (first, last) in enumerate(itertools.pairwise(bounds)):
-        keys, positions = gather_keys(
-            cache.to(compute_dtype), table, row, cos_sin, interleaved
-        )  # [n, 576], [n]
-        if first == last or not len(keys):
+        if first == last:
+            continue
+        keys, positions = keys_of(row)  # [n, 576], [n]
+        if not len(keys):
             continue
         query_pos = int(q_pos[row]) + torch.arange(last - first, device=q.device)
         out[first:last], lse[first:last] = _attend(

@@ -16,7 +16,7 @@ from typing import Any
 
 from irminsul.errors import InvalidParams, ServerFailed
 
-__all__ = ["Client", "Prompt", "Reply", "ServerInfo"]
+__all__ = ["Client", "Prompt", "Reply", "ServerInfo", "reply_from"]
 
 Prompt = str | Sequence[int]
 
@@ -184,7 +184,7 @@ class Client:
             return self._streamed(body, began)
         answer = self._json("/generate", body)
         elapsed = time.perf_counter() - began
-        return _reply(answer, elapsed, elapsed)
+        return reply_from(answer, elapsed, elapsed)
 
     def flush(self) -> None:
         """Empty the server's caches; it refuses while requests run."""
@@ -206,7 +206,7 @@ class Client:
             first = time.perf_counter() - began if first is None else first
         if first is None:
             raise ServerFailed("/generate ended without an answer")
-        return _reply(last, first, time.perf_counter() - began)
+        return reply_from(last, first, time.perf_counter() - began)
 
     def _lines(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
         with self._open(path, json.dumps(body).encode()) as response:
@@ -240,7 +240,14 @@ class Client:
             raise ServerFailed(f"no answer from {self.base_url}{path}: {reason}") from error
 
 
-def _reply(answer: Any, first_s: float, total_s: float) -> Reply:
+def reply_from(answer: Any, first_s: float, total_s: float) -> Reply:
+    """Return what SGLang's own form of an answer says.
+
+    Raises
+    ------
+    ServerFailed
+        `answer` has another form.
+    """
     try:
         meta = answer["meta_info"]
         chosen = meta.get("output_token_logprobs") or []

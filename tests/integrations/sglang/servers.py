@@ -39,7 +39,12 @@ class Running:
 
 
 @contextlib.contextmanager
-def serve(version: str, launcher: str = "module", **arguments: Any) -> Iterator[Running]:
+def serve(
+    version: str,
+    launcher: str = "module",
+    environment: dict[str, str] | None = None,
+    **arguments: Any,
+) -> Iterator[Running]:
     """Serve the tiny model with irminsul; `arguments` are SGLang's, with underscores."""
     port = _free_port()
     options = cpu_host.engine_arguments(
@@ -61,7 +66,7 @@ def serve(version: str, launcher: str = "module", **arguments: Any) -> Iterator[
                 command,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env=_environment(version, options.get("tp_size", 1)),
+                env={**_environment(version, options.get("tp_size", 1)), **(environment or {})},
                 cwd=folder,
                 # A group of its own, so that ending it reaches the schedulers.
                 start_new_session=True,

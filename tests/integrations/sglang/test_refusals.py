@@ -8,6 +8,7 @@ from typing import Any
 
 import hosts
 import pytest
+from irminsul.integrations.sglang import plugin
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -57,11 +58,14 @@ def test_hooks_that_are_not_in_place_stop_the_start(found: dict[str, Any]) -> No
     hooks = found["hooks"]
     assert "did not apply" in hooks["before"]
     assert hooks["applied"] == ""
-    assert "ModelRunner.forward" in hooks["one missing"]
+    assert (
+        "on sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend;"
+        in (hooks["one missing"])
+    )
 
 
 def test_registering_twice_hooks_once(found: dict[str, Any]) -> None:
-    assert found["hooks"]["hooks"] == "4"
+    assert found["hooks"]["hooks"] == str(len(plugin.TARGETS))
 
 
 @pytest.mark.parametrize("change", ["renamed", "other parameters"])
@@ -74,3 +78,34 @@ def test_a_changed_engine_is_named_in_the_error(found: dict[str, Any], change: s
 
 def test_stock_caching_can_take_over(found: dict[str, Any]) -> None:
     assert found["stock"] == "stock cache"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "prompt_logprobs",
+        "hidden_states",
+        "multimodal",
+        "embeddings",
+        "routed_experts",
+        "token_types",
+        "session",
+    ],
+)
+def test_requests_that_moved_rows_cannot_serve_are_served_exactly(
+    found: dict[str, Any], kind: str
+) -> None:
+    assert found["requests"][kind] == kind
+
+
+def test_some_given_embeddings_are_embeddings(found: dict[str, Any]) -> None:
+    assert found["requests"]["embeddings, some"] == "embeddings"
+
+
+@pytest.mark.parametrize("kind", ["plain", "output logprobs", "output logprobs, explicit"])
+def test_other_requests_are_not_refused(found: dict[str, Any], kind: str) -> None:
+    assert found["requests"][kind] is None
+
+
+def test_an_adapter_that_is_loaded_again_is_another_tenant(found: dict[str, Any]) -> None:
+    assert found["adapters"]["reloaded_is_new"]

@@ -56,7 +56,7 @@ def form_of_batch(plan: Any, settings: Any) -> str | None:
 
 
 def dump(cache: Any, folder: str, request: Any, length: int, counts: dict[str, Any]) -> None:
-    """Write ids, slots, rows of all layers and what was moved to ``<number>-rows.pt``."""
+    """Write ids, slots, rows of all layers and what was moved to ``<number>-<rank>-rows.pt``."""
     if not folder:
         return
     ids = [*request.origin_input_ids, *request.output_ids][:length]
@@ -73,7 +73,7 @@ def dump(cache: Any, folder: str, request: Any, length: int, counts: dict[str, A
 
 
 def dump_plan(folder: str, pool: Any, windows: Iterable[Any], plan: Any) -> None:
-    """Write what each request reuses and the donor rows as they are to ``<number>-plan.pt``."""
+    """Write what each request reuses and the donor rows as they are to a file ``...-plan.pt``."""
     if not folder:
         return
     content = {
@@ -104,7 +104,8 @@ def _rows(pool: Any, slots: Tensor) -> Tensor:
 
 
 def _save(folder: str, kind: str, content: dict[str, Any]) -> None:
-    # Renamed into place: a reader sees whole files only.
-    target = Path(folder) / f"{next(_number):06d}-{kind}.pt"
+    # Every rank of an engine writes here. Renamed into place: a reader sees whole files only.
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    target = Path(folder) / f"{next(_number):06d}-{rank}-{kind}.pt"
     torch.save(content, target.with_suffix(".part"))
     target.with_suffix(".part").rename(target)

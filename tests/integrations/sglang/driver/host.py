@@ -19,7 +19,7 @@ class Host:
         self.config = config
         self.folder = Path(config["dump"])
         page = config["page_size"]
-        os.environ.update(cpu_host.environment(page))
+        os.environ.update(cpu_host.environment(page, config.get("arguments", {}).get("tp_size", 1)))
         os.environ.update(config.get("environment", {}))
         os.environ["IRMINSUL_TEST_DUMP_ROWS"] = str(self.folder)
         os.environ["IRMINSUL_TEST_NO_TREE_MATCH"] = "holes"
@@ -93,8 +93,8 @@ class Host:
         time.sleep(2.5)
         self.run(list(range(2, 12)), f"alive-{time.monotonic_ns()}", max_new_tokens=1)
 
-    def dumps(self, kind: str) -> list[dict[str, Any]]:
-        return [torch.load(path) for path in sorted(self.folder.glob(f"*-{kind}.pt"))]
+    def dumps(self, kind: str, rank: int = 0) -> list[dict[str, Any]]:
+        return [torch.load(path) for path in sorted(self.folder.glob(f"*-{rank}-{kind}.pt"))]
 
     def rows(self, rid: str, length: int) -> dict[str, Any]:
         """Return the first dump of `rid` that holds its whole prompt."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,13 @@ import torch
 from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import build, compat, plugin, refuse
 from sglang.srt.configs.model_config import AttentionArch
-from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
 from sglang.srt.plugins.hook_registry import HookRegistry
+from sglang.srt.sampling.sampling_params import SamplingParams
+
+SCHEDULE = "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend"
 
 
 class Anything(SimpleNamespace):
@@ -39,6 +43,7 @@ def context(**changes: Any) -> Any:
         "server_args": Anything(**arguments),
         "params": SimpleNamespace(
             disable=False,
+            attn_tp_cache_group=None,
             token_to_kv_pool_allocator=changes.pop("allocator", allocator),
         ),
         "is_hybrid_swa": False,
@@ -103,6 +108,43 @@ def raised(action: Any, *arguments: Any) -> str:
     return ""
 
 
+# What a request can ask for that moved rows cannot give -> the reason it is served exactly.
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "output logprobs": {"return_logprob": True, "logprob_start_len": -1},
+    "output logprobs, explicit": {"return_logprob": True, "logprob_start_len": 3},
+    "prompt_logprobs": {"return_logprob": True, "logprob_start_len": 0},
+    "hidden_states": {"return_hidden_states": True},
+    "multimodal": {"multimodal_inputs": SimpleNamespace()},
+    "embeddings": {"input_embeds": [[0.0]]},
+    "embeddings, some": {"positional_embed_overrides": SimpleNamespace()},
+    "routed_experts": {"return_routed_experts": True},
+    "token_types": {"token_type_ids": [0, 0, 0]},
+    "session": {"session": SimpleNamespace()},
+}
+
+
+def requests() -> dict[str, str | None]:
+    """Return why each kind of request is served exactly, asked of SGLang's own request class."""
+    found = {}
+    for name, fields in REQUESTS.items():
+        request = Req(name, "", array("q", [5, 6, 7]), SamplingParams(max_new_tokens=1))
+        for field, value in fields.items():
+            if not hasattr(request, field):
+                raise AttributeError(f"a request has no {field}")
+            setattr(request, field, value)
+        found[name] = refuse.request_reason(request)
+    return found
+
+
+def adapters() -> dict[str, bool]:
+    """Return whether an adapter loaded twice under one name has an identity of its own."""
+    from sglang.srt.lora.lora_registry import LoRARef
+
+    ids = [LoRARef(lora_name="a", lora_path="/a").lora_id for _ in range(2)]
+    return {"reloaded_is_new": ids[0] != ids[1]}
+
+
 def hooks() -> dict[str, str]:
     """Register, break one hook, rename one attribute: each must be noticed."""
     facts = {"before": raised(build.check_host)}
@@ -111,9 +153,9 @@ def hooks() -> dict[str, str]:
     HookRegistry.apply_hooks()
     facts["applied"] = raised(build.check_host)
     facts["hooks"] = str(sum(len(HookRegistry._hooks[target]) for target in plugin.TARGETS))
-    HookRegistry._patched.discard(plugin.TARGETS[2])
+    HookRegistry._patched.discard(SCHEDULE)
     facts["one missing"] = raised(build.check_host)
-    HookRegistry._patched.add(plugin.TARGETS[2])
+    HookRegistry._patched.add(SCHEDULE)
     original = ScheduleBatch.prepare_for_extend
     del ScheduleBatch.prepare_for_extend
     facts["renamed"] = raised(build.check_host)
@@ -145,6 +187,8 @@ def main() -> None:
         "several": raised(build.check_context, context(is_hybrid_swa=True, is_dsa=True)),
         "hooks": hooks(),
         "rows": [[row.target, row.resolved, row.detail] for row in compat.rows()],
+        "requests": requests(),
+        "adapters": adapters(),
         "stock": stock(),
     }
     print("FACTS " + json.dumps(facts))

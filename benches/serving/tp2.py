@@ -1,0 +1,202 @@
+"""Two engines, on one GPU and on two -> whether two ranks plan the same and answer alike.
+
+Both engines get the same prompts: documents behind one header, then behind another, with reuse and
+exactly. On two ranks every plan is dumped by each of them and compared; the answers are compared
+with those of one rank, beside the distance of exact answers, which is what splitting matrix products
+over two GPUs does by itself. Random weights.
+
+    python benches/serving/tp2.py --model FOLDER --out benches/serving/results/tp2.json
+
+``--device cpu`` runs the same on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from irminsul.live.client import Reply, reply_from
+from irminsul.live.compare import differences
+
+Answers = dict[str, list[Reply]]
+
+
+def prompts(model: str, documents: int, length: int) -> list[tuple[list[int], list[int]]]:
+    """Return pairs of prompts that share a document behind headers of other lengths."""
+    vocabulary = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
+    random = np.random.default_rng(0)
+
+    def text(count: int) -> list[int]:
+        return [int(t) for t in random.integers(vocabulary // 8, vocabulary, count)]
+
+    shared = [text(length) for _ in range(documents)]
+    return [
+        (text(90) + body + text(20), text(131 + 7 * i) + body + text(30))
+        for i, body in enumerate(shared)
+    ]
+
+
+def engine(arguments: argparse.Namespace, ranks: int, dump: str) -> Any:
+    """Start an engine of `ranks` ranks whose plans are written to `dump`."""
+    os.environ["IRMINSUL_TEST_DUMP_ROWS"] = dump
+    options: dict[str, Any] = {
+        "model_path": arguments.model,
+        "radix_cache_backend": "irminsul",
+        "skip_tokenizer_init": True,
+        "grammar_backend": "none",
+        "max_total_tokens": arguments.max_total_tokens,
+        "tp_size": ranks,
+    }
+    if arguments.device == "cpu":
+        from irminsul.demo import cpu_host
+
+        os.environ.update(cpu_host.environment(ranks=ranks))
+        options = cpu_host.engine_arguments(**options)
+    else:
+        options |= {"load_format": "dummy", "attention_backend": arguments.attention_backend}
+    import sglang
+
+    return sglang.Engine(**options)
+
+
+def ask(running: Any, ids: list[int], reuse: bool) -> Reply:
+    answer = running.generate(
+        input_ids=ids,
+        sampling_params={
+            "temperature": 0,
+            "max_new_tokens": 16,
+            "ignore_eos": True,
+            "custom_params": {"irminsul": reuse},
+        },
+        return_logprob=True,
+        top_logprobs_num=20,
+    )
+    return reply_from(answer, 0.0, 0.0)
+
+
+def serve(arguments: argparse.Namespace, ranks: int, dump: str) -> Answers:
+    """Answer every prompt on a fresh engine."""
+    running = engine(arguments, ranks, dump)
+    found: Answers = {"cold": [], "donor": [], "moved": []}
+    try:
+        for donor, moved in prompts(arguments.model, arguments.documents, arguments.length):
+            found["cold"].append(ask(running, moved, reuse=False))
+            running.flush_cache()
+            found["donor"].append(ask(running, donor, reuse=True))
+            found["moved"].append(ask(running, moved, reuse=True))
+    finally:
+        running.shutdown()
+    return found
+
+
+def plans(dump: str, rank: int) -> list[dict[str, Any]]:
+    return [torch.load(path) for path in sorted(Path(dump).glob(f"*-{rank}-plan.pt"))]
+
+
+def equal_plans(dump: str) -> tuple[int, int, bool]:
+    """Return how many plans rank 0 made, how many of them rank 1 made too, and equal donor rows."""
+    first, second = plans(dump, 0), plans(dump, 1)
+    names = ("source_slots", "target_slots", "deltas")
+    equal = rows = 0
+    for a, b in zip(first, second, strict=False):
+        same = all(torch.equal(a[name], b[name]) for name in names)
+        equal += same and a["requests"] == b["requests"]
+        rows += torch.equal(a["source_rows"], b["source_rows"])
+    return len(first), equal, len(first) == rows
+
+
+def report(one: Answers, two: Answers, planned: tuple[int, int, bool]) -> list[dict[str, Any]]:
+    total, equal, rows = planned
+    noise = differences(one["cold"], two["cold"])
+    moved = differences(one["moved"], two["moved"])
+    reused = sum(reply.cached_tokens for reply in two["moved"])
+    common = {"bar_id": "sglang.tp2", "unit": "1", "rival": "", "rival_value": None}
+    return [
+        {
+            **common,
+            "case": "plans",
+            "metric": "plans equal on both ranks",
+            "value": equal,
+            "bar": f"== {total}",
+            "samples": total,
+            "donor_rows_bit_equal": rows,
+        },
+        {
+            **common,
+            "case": "moved",
+            "metric": "reused tokens of two ranks, ratio to one rank",
+            "value": reused / max(1, sum(reply.cached_tokens for reply in one["moved"])),
+            "bar": "== 1",
+            "samples": moved.answers,
+            "tokens": reused,
+        },
+        {
+            **common,
+            "case": "moved",
+            "metric": "KL of the first token, two ranks to one",
+            "value": moved.kl_most,
+            "unit": "nat",
+            "rival": "exact answers, two ranks to one",
+            "rival_value": noise.kl_most,
+            "bar": None,
+            "samples": moved.answers,
+        },
+        {
+            **common,
+            "case": "moved",
+            "metric": "answers with other tokens, two ranks to one",
+            "value": moved.flips,
+            "rival": "exact answers, two ranks to one",
+            "rival_value": noise.flips,
+            "bar": None,
+            "samples": moved.answers,
+        },
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, help="folder with a config.json")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--documents", type=int, default=6)
+    parser.add_argument("--length", type=int, default=1500)
+    parser.add_argument("--max-total-tokens", type=int, default=32768)
+    parser.add_argument("--attention-backend", default="flashinfer")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        dumps = [Path(folder) / name for name in ("one", "two")]
+        for dump in dumps:
+            dump.mkdir()
+        one = serve(arguments, 1, str(dumps[0]))
+        two = serve(arguments, 2, str(dumps[1]))
+        rows = report(one, two, equal_plans(str(dumps[1])))
+    import sglang
+
+    name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor()
+    content = {
+        "machine": f"2 x {name}, torch {torch.__version__}",
+        "command": shlex.join(["python", *sys.argv]),
+        "sglang": sglang.__version__,
+        "rows": rows,
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    for row in rows:
+        print(
+            f"{row['metric']:<50} {row['value']:<12.4g} rival {row['rival_value']} "
+            f"bar {row['bar']} samples {row['samples']}"
+        )
+
+
+if __name__ == "__main__":
+    main()

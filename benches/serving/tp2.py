@@ -1,9 +1,9 @@
 """Two engines, on one GPU and on two -> whether two ranks plan the same and answer alike.
 
 Both engines get the same prompts: documents behind one header, then behind another, with reuse and
-exactly. On two ranks every plan is dumped by each of them and compared; the answers are compared
-with those of one rank, beside the distance of exact answers, which is what splitting matrix products
-over two GPUs does by itself. Random weights.
+exactly. On two ranks every plan is dumped by each of them and compared. The answers are compared
+with those of one rank, beside the distance of exact answers, which is what splitting a product of
+matrices over two GPUs does by itself. Random weights.
 
     python benches/serving/tp2.py --model FOLDER --out benches/serving/results/tp2.json
 

@@ -82,7 +82,7 @@ def check_host() -> None:
         )
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    missing = [target for target in plugin.TARGETS if target not in HookRegistry._patched]
+    missing = [target for target in plugin.targets() if target not in HookRegistry._patched]
     if missing:
         raise HostMismatch(
             f"SGLang did not apply irminsul's hooks on {', '.join(missing)}; its log above says "
@@ -113,6 +113,7 @@ def _build(context: Any, options: Settings) -> Any:
     cache = IrminsulRadixCache(
         context.params, registry, _identity(context, pool, table), options, metrics
     )
+    _add_tiers(context, cache, table, options, metrics, policy)
     requests = int(context.params.req_to_token_pool.size)
     limits = Limits(
         rows=min(options.max_rows or requests, requests),
@@ -127,6 +128,32 @@ def _build(context: Any, options: Settings) -> Any:
     runtime.install(hooks)
     _announce(context, pool, table, options)
     return cache
+
+
+def _add_tiers(
+    context: Any,
+    cache: Any,
+    table: RopeTable,
+    options: Settings,
+    metrics: Metrics,
+    policy: Policy,
+) -> None:
+    """Give `cache` what `options` ask for beyond the KV pool."""
+    if not (options.host_bytes or options.pool_master):
+        return
+    from irminsul.integrations.sglang import tiers
+
+    cache.tiers = tiers.Tiers(
+        cache,
+        context.tp_worker.model_runner.model,
+        context.params.token_to_kv_pool_allocator.get_kvcache(),
+        table,
+        options,
+        metrics,
+        params=ChunkParams(**settings.chunk_overrides(options)),
+        policy=policy,
+    )
+    tiers.install(cache.tiers)
 
 
 def _costs(context: Any, pool: Any) -> Costs | None:

@@ -24,10 +24,12 @@ from irminsul.integrations.sglang import refuse, testing
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.tiers_off import NoTiers
 
 logger = logging.getLogger(__name__)
 
-# Ends the extra_key of exact requests. A client's own key cannot end so: NUL is not valid there.
+# Ends the extra_key of exact requests. A client whose own key ends so is served exactly as well,
+# and in another subtree, so no row that was moved is ever found under such a key.
 EXACT_SUFFIX = "\0irminsul-exact"
 
 _OPTION = "irminsul"
@@ -58,6 +60,7 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
         metrics: Metrics,
     ) -> None:
         self.mirror = TreeMirror(registry, metrics)
+        self.tiers = NoTiers()
         self._identity = identity
         self._settings = settings
         self._metrics = metrics
@@ -70,6 +73,7 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
         """Empty the tree and the registry (flush, weight update, sleep)."""
         super().reset()
         self.mirror.clear()
+        self.tiers.reset()
 
     def match_prefix(self, params: Any) -> Any:
         """Match in the subtree that the request belongs to."""
@@ -87,13 +91,16 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
         request = self._inserting
         if request is not None:
             moved = getattr(request, "irm_moved", [])
+            namespace = self._record_namespace(request)
             self.mirror.guard(
                 self.mirror.record,
                 result.last_device_node,
                 self.root_node,
-                self._record_namespace(request),
+                namespace,
                 moved,
             )
+            if namespace is not None and not self.mirror.broken:
+                self.tiers.wrote(request, result.last_device_node, self.root_node)
         return result
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:
@@ -153,13 +160,19 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
         known: Namespace | None = getattr(request, "irm_namespace", None)
         if known is None:
             fields = (request.extra_key, getattr(request, "cache_salt", None))
-            known = Namespace(
-                **self._identity,
-                lora=request.lora_id or "",
-                tenant=b"".join(_framed(field) for field in fields),
-            )
+            request.irm_fields = {
+                "lora": request.lora_id or "",
+                "tenant": b"".join(_framed(field) for field in fields),
+            }
+            known = Namespace(**self._identity, **request.irm_fields)
             request.irm_namespace = known
         return known
+
+    def namespace_fields(self, request: Any) -> dict[str, Any]:
+        """Return the `Namespace` fields that depend on the request: ``lora`` and ``tenant``."""
+        self._namespace(request)
+        fields: dict[str, Any] = request.irm_fields
+        return fields
 
     def _dump(self, request: Any, length: int) -> None:
         folder = self._settings.test_dump_rows
@@ -193,6 +206,8 @@ def is_exact(request: Any, settings: Settings, metrics: Metrics) -> bool:
     known: bool | None = getattr(request, "irm_exact", None)
     if known is None:
         reason = refuse.request_reason(request) or _chosen(request, settings)
+        if reason is None and (request.extra_key or "").endswith(EXACT_SUFFIX):
+            reason = "reserved_key"
         if reason is not None:
             metrics.fallback(reason)
         known = reason is not None

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from irminsul.integrations.sglang import runtime
+from irminsul.integrations.sglang import runtime, tenancy
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,13 @@ _BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new"
 _FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
 _LOGITS = "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch"
 
-# Dotted path of each hooked function; the start-up check wants every one of them in place.
+# Dotted path of each hooked function.
 TARGETS = (_ADD_ONE, _ADD_CHUNKED, _SCHEDULE, _BATCH, _FORWARD, _LOGITS)
+
+
+def targets() -> tuple[str, ...]:
+    """Return the functions that must be hooked in this SGLang before reuse is safe."""
+    return (*TARGETS, tenancy.TARGET) if tenancy.joins_salts() else TARGETS
 
 
 def register() -> None:
@@ -52,6 +57,8 @@ def register() -> None:
     HookRegistry.register(_BATCH, _after_init_new, HookType.AFTER)
     HookRegistry.register(_FORWARD, _around_forward, HookType.AROUND)
     HookRegistry.register(_LOGITS, _around_logits_metadata, HookType.AROUND)
+    if tenancy.joins_salts():
+        HookRegistry.register(tenancy.TARGET, _around_extra_key, HookType.AROUND)
     logger.debug("irminsul registered its radix cache backend and %d hooks", len(TARGETS))
 
 
@@ -75,6 +82,10 @@ def _around_add_chunked(
     if runtime.current is None:
         return original(adder, request, *args, **kwargs)
     return runtime.current.admission.add_chunked(original, adder, request, *args, **kwargs)
+
+
+def _around_extra_key(original: Callable[..., Any], serving: Any, request: Any) -> Any:
+    return tenancy.around_extra_key(original, serving, request, BACKEND)
 
 
 def _after_prepare_for_extend(result: Any, batch: Any, *_: Any, **__: Any) -> None:

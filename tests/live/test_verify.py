@@ -103,6 +103,16 @@ def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
         assert ("FAIL  tenants" in printed) == bool(faults)
 
 
+@pytest.mark.parametrize(("backend", "told"), [("flashinfer", False), ("flashmla", True)])
+def test_backends_that_nobody_has_run_are_announced(
+    backend: str, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeServer(attention_backend=backend).running() as url:
+        main(["verify", "--base-url", url, *QUICK])
+    note = f"irminsul's own tests have not run {backend}"
+    assert (note in capsys.readouterr().out) == told
+
+
 @pytest.mark.parametrize(
     ("info", "message"),
     [

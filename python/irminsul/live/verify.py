@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from irminsul.errors import InvalidParams, ServerFailed
+from irminsul.integrations.sglang.refuse import RUN_BACKENDS
 from irminsul.live.client import Client, ServerInfo
 from irminsul.live.compare import Difference
 from irminsul.live.evidence import Check, collect, compared, judge
@@ -129,7 +130,10 @@ def _report(
         }
         print(json.dumps(content, indent=2))
         return
-    print(f"sglang {info.version}, {info.attention} attention, {info.ranks} ranks, {info.model}\n")
+    print(f"sglang {info.version}, {info.attention} attention, {info.ranks} ranks, {info.model}")
+    if info.attention not in RUN_BACKENDS:
+        print(f"irminsul's own tests have not run {info.attention}: this is its proof here")
+    print()
     for check in checks:
         print(f"  {'pass' if check.passed else 'FAIL'}  {check.name:<13} {check.detail}")
     print(f"\n  {'against cold':<13} flips  first at  KL median  KL most  logprob most")

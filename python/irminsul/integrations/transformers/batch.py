@@ -1,0 +1,117 @@
+"""Stretches of several sequences -> the index tensors of one forward pass.
+
+Must not know modules or plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from irminsul.attention import PAGE_SIZE, TileTable, plan_attention, tiles_from_pages
+
+__all__ = ["ForwardBatch", "Stretch", "make_batch", "slots_of"]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring positions of one sequence that one forward computes.
+
+    Attributes
+    ----------
+    tokens : Tensor, int64, [n], on the CPU
+    start : int
+        Position of the first one.
+    pages : list of int
+        Pages of the whole sequence in order.
+    """
+
+    tokens: Tensor
+    start: int
+    pages: list[int]
+
+    @property
+    def end(self) -> int:
+        """Position after the last one."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardBatch:
+    """Stretches side by side, as one row of tokens.
+
+    Attributes
+    ----------
+    tokens, positions, slots : Tensor, int64, [total]
+        Ids, positions in their sequences, and where their rows go.
+    bounds : list of int
+        Stretch ``r`` owns tokens ``bounds[r]`` to ``bounds[r + 1]``.
+    table, q_indptr, q_pos, plan
+        As `irminsul.attention.mla_attention` takes them.
+    """
+
+    stretches: Sequence[Stretch]
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    bounds: list[int]
+    table: TileTable
+    q_indptr: Tensor
+    q_pos: Tensor
+    max_q_len: int
+    plan: Tensor | None = None
+
+
+def slots_of(pages: Sequence[int], start: int, end: int) -> Tensor:
+    """Token slots of positions ``[start, end)`` of a sequence, int64 on the CPU."""
+    position = torch.arange(start, end)
+    return torch.tensor(pages, dtype=torch.int64)[position // PAGE_SIZE] * PAGE_SIZE + (
+        position % PAGE_SIZE
+    )
+
+
+def make_batch(
+    stretches: Sequence[Stretch], device: torch.device, *, heads: int | None
+) -> ForwardBatch:
+    """Lay stretches side by side.
+
+    Parameters
+    ----------
+    heads : int, optional
+        Query heads, to divide the attention's work beforehand; None for models that do not use
+        `mla_attention`.
+    """
+    lengths = [len(stretch.tokens) for stretch in stretches]
+    bounds = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+    key_lens = torch.tensor([stretch.end for stretch in stretches], dtype=torch.int32)
+    table = tiles_from_pages(_page_table(stretches), key_lens).to(device)
+    q_indptr = torch.tensor(bounds, dtype=torch.int32, device=device)
+    q_pos = torch.tensor([s.start for s in stretches], dtype=torch.int32, device=device)
+    plan = None
+    if heads is not None:
+        plan = plan_attention(
+            table, q_indptr, q_pos, total_q=bounds[-1], num_heads=heads, max_q_len=max(lengths)
+        )
+    return ForwardBatch(
+        stretches=stretches,
+        tokens=torch.cat([stretch.tokens for stretch in stretches]).to(device),
+        positions=torch.cat([torch.arange(s.start, s.end) for s in stretches]).to(device),
+        slots=torch.cat([slots_of(s.pages, s.start, s.end) for s in stretches]).to(device),
+        bounds=bounds,
+        table=table,
+        q_indptr=q_indptr,
+        q_pos=q_pos,
+        max_q_len=max(lengths),
+        plan=plan,
+    )
+
+
+def _page_table(stretches: Sequence[Stretch]) -> Tensor:
+    """Pages of each stretch that hold its keys, padded: [stretches, most pages]."""
+    needed = [-(-stretch.end // PAGE_SIZE) for stretch in stretches]
+    width = max(needed)
+    rows = [s.pages[:n] + [0] * (width - n) for s, n in zip(stretches, needed, strict=True)]
+    return torch.tensor(rows, dtype=torch.int64)

@@ -1,0 +1,217 @@
+"""Prompts of token ids -> generated ids, with KV rows of known text taken over at any position.
+
+Must not know how attention or matching work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from irminsul._core import ChunkParams, Namespace, Policy
+from irminsul.attention import PAGE_SIZE
+from irminsul.errors import InvalidParams, InvalidTokens
+from irminsul.integrations.transformers.batch import slots_of
+from irminsul.integrations.transformers.family import describe
+from irminsul.integrations.transformers.forward import Runner
+from irminsul.integrations.transformers.pool import Pages, make_rows
+from irminsul.integrations.transformers.results import Generation
+from irminsul.integrations.transformers.sampling import Sampling
+from irminsul.integrations.transformers.scheduler import Scheduler
+from irminsul.integrations.transformers.sequence import Logits, Request, Reusing
+from irminsul.integrations.transformers.spans import Span
+from irminsul.integrations.transformers.store import Store, TokenArray
+from irminsul.rotation import check_relocations
+
+__all__ = ["PICEngine"]
+
+
+class PICEngine:
+    """A small engine for models of the transformers library with position-independent reuse.
+
+    DeepSeek-V2 and V3 models keep latent rows and attend to them absorbed, through
+    `irminsul.attention` (its CUDA kernel for bfloat16 on an H100 or H200, plain torch elsewhere).
+    Llama, Mistral, Qwen2 and Qwen3 models keep whole keys, which are turned as a whole; that is for
+    comparison, since their values and keys carry more of their context.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A causal language model in evaluation mode. It is not changed.
+    capacity_tokens : int
+        Token slots for running and kept sequences; each takes a row in every layer.
+    chunk_tokens : int
+        Most tokens that one forward pass computes.
+    policy : Policy, optional
+        What may be reused.
+    params : ChunkParams, optional
+        How prompts are cut into chunks.
+
+    Raises
+    ------
+    Unsupported
+        The model cannot be served; the message says why.
+    InvalidParams
+        A size is not positive, or the model is in training mode.
+
+    Examples
+    --------
+    >>> engine = PICEngine(model)                                   # doctest: +SKIP
+    >>> engine.generate([document + question], max_new_tokens=8)    # doctest: +SKIP
+    >>> engine.generate([other_header + document + question])[0].stats.reused  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        capacity_tokens: int = 65_536,
+        chunk_tokens: int = 2_048,
+        policy: Policy | None = None,
+        params: ChunkParams | None = None,
+    ) -> None:
+        for name, value in (("capacity_tokens", capacity_tokens), ("chunk_tokens", chunk_tokens)):
+            if value < 1:
+                raise InvalidParams(f"{name} is {value}; it must be at least 1")
+        self._family = describe(model)
+        pages = -(-capacity_tokens // PAGE_SIZE)
+        self._rows = make_rows(self._family, pages)
+        self._vocabulary = int(model.config.vocab_size)
+        self._store = Store(
+            Pages(pages), pages * PAGE_SIZE, params or ChunkParams(), policy or Policy()
+        )
+        runner = Runner(model, self._family, self._rows)
+        self._scheduler = Scheduler(self._family, self._rows, runner, self._store, chunk_tokens)
+        self._lock = threading.Lock()
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        reuse: Reusing = True,
+        max_new_tokens: int = 16,
+        sampling: Sampling | None = None,
+        stop: Sequence[int] = (),
+        logits: Logits = "none",
+        record: bool = True,
+        tenant: str = "",
+    ) -> list[Generation]:
+        """Answer prompts, together as far as their rows fit.
+
+        Parameters
+        ----------
+        prompts : sequence of sequences of int
+            Token ids.
+        reuse : bool, "prefix" or Planner
+            True takes over the longest exact prefix and, behind it, whatever text is known; False
+            computes everything; "prefix" takes over exact prefixes only. A callable is asked for
+            the spans of each prompt.
+        max_new_tokens : int
+            0 computes the prompt only.
+        sampling : Sampling, optional
+            Greedy by default.
+        stop : sequence of int
+            Token ids that end an answer.
+        logits : {"none", "generated", "computed"}
+            Return no scores, those that chose the new tokens, or those of every computed position.
+        record : bool
+            Keep the rows for later prompts.
+        tenant : str
+            Rows are shared within one tenant only.
+
+        Returns
+        -------
+        list of Generation
+            In the order of `prompts`.
+
+        Raises
+        ------
+        InvalidTokens
+            A prompt is empty or holds an id outside the vocabulary.
+        InvalidParams
+            A prompt with its answer exceeds the model's positions or the capacity, or a planner's
+            spans overlap or name rows that are not kept.
+        """
+        if max_new_tokens < 0:
+            raise InvalidParams(f"max_new_tokens is {max_new_tokens}; it must be 0 or more")
+        arrays = [self._checked(prompt, max_new_tokens) for prompt in prompts]
+        if logits not in ("none", "generated", "computed"):
+            raise InvalidParams(f"logits is {logits!r}; it must be none, generated or computed")
+        if not callable(reuse) and reuse not in (True, False, "prefix"):
+            raise InvalidParams(f"reuse is {reuse!r}; it must be a bool, 'prefix' or a planner")
+        request = Request(
+            reuse=reuse,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling or Sampling(),
+            stop=frozenset(stop),
+            logits=logits,
+            record=record,
+            namespace=self._namespace(tenant),
+        )
+        with self._lock:
+            answers = self._scheduler.run(arrays, request)
+            if self._family.device.type == "cuda":
+                check_relocations()
+        return answers
+
+    def plan(self, prompt: Sequence[int], *, tenant: str = "") -> list[Span]:
+        """Return the spans that `generate` would take over, the exact prefix first."""
+        tokens = self._checked(prompt, 0)
+        request = Request(True, 0, Sampling(), frozenset(), "none", False, self._namespace(tenant))
+        with self._lock:
+            return self._scheduler.spans(tokens, request)[0]
+
+    def kept(self) -> list[int]:
+        """Numbers of the kept sequences, oldest first."""
+        with self._lock:
+            return list(self._store.kept)
+
+    def read_rows(self, sequence: int, layer: int) -> Tensor:
+        """Rows of a kept sequence in one layer, [tokens, numbers per row]: for studies."""
+        with self._lock:
+            kept = self._store.kept.get(sequence)
+            if kept is None:
+                raise InvalidParams(f"sequence {sequence} is not kept")
+            slots = slots_of(kept.pages, 0, len(kept.tokens)).to(self._family.device)
+            return self._rows.read(layer, slots)
+
+    def clear(self) -> None:
+        """Forget all kept sequences; call it after changing the model's weights."""
+        with self._lock:
+            self._store.clear()
+
+    def stats(self) -> dict[str, int]:
+        """Totals since the start, and what is kept now."""
+        with self._lock:
+            return {
+                **self._scheduler.counts,
+                "kept_sequences": len(self._store.kept),
+                "kept_tokens": sum(len(kept.tokens) for kept in self._store.kept.values()),
+                "forgotten_sequences": self._store.forgotten,
+            }
+
+    def _namespace(self, tenant: str) -> Namespace:
+        return Namespace(model=self._family.name, tenant=tenant)
+
+    def _checked(self, prompt: Sequence[int], max_new_tokens: int) -> TokenArray:
+        """Token ids as an array, or an error that names the value."""
+        if len(prompt) == 0:
+            raise InvalidTokens("a prompt is empty; it must hold at least one token")
+        ids = np.asarray(prompt)
+        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+            raise InvalidTokens(f"a prompt must be a flat sequence of integers, got {ids.dtype}")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self._vocabulary:
+            bad = low if low < 0 else high
+            raise InvalidTokens(f"token id {bad}: the vocabulary has 0 to {self._vocabulary - 1}")
+        longest = len(ids) + max(max_new_tokens - 1, 0)
+        if longest > self._family.max_positions:
+            raise InvalidParams(
+                f"a prompt of {len(ids)} tokens with up to {max_new_tokens} new ones exceeds the "
+                f"model's {self._family.max_positions} positions"
+            )
+        return ids.astype(np.uint32)

@@ -1,0 +1,203 @@
+"""Waiting prompts -> waves that fit the pool: rows moved in, holes computed, tokens chosen.
+
+Must not know the modules of a model or how text is matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as AbstractSequence
+
+import numpy as np
+import torch
+
+from irminsul.attention import PAGE_SIZE
+from irminsul.errors import InvalidParams
+from irminsul.integrations.transformers.batch import Stretch, make_batch, slots_of
+from irminsul.integrations.transformers.family import Family
+from irminsul.integrations.transformers.forward import Runner
+from irminsul.integrations.transformers.pool import Rows
+from irminsul.integrations.transformers.results import Generation
+from irminsul.integrations.transformers.sequence import Request, Sequence
+from irminsul.integrations.transformers.spans import Span, check_spans, holes
+from irminsul.integrations.transformers.store import Store, TokenArray
+
+__all__ = ["Scheduler"]
+
+
+class Scheduler:
+    """Runs prompts in waves.
+
+    Parameters
+    ----------
+    chunk_tokens : int
+        Most tokens of one forward pass.
+    """
+
+    def __init__(
+        self, family: Family, rows: Rows, runner: Runner, store: Store, chunk_tokens: int
+    ) -> None:
+        self._family = family
+        self._rows = rows
+        self._runner = runner
+        self._store = store
+        self._chunk_tokens = chunk_tokens
+        names = ("prompts", "forwards", "computed_tokens", "reused_tokens", "generated_tokens")
+        self.counts = dict.fromkeys(names, 0)
+
+    def run(self, prompts: AbstractSequence[TokenArray], request: Request) -> list[Generation]:
+        """Answer all prompts; as many at a time as have room."""
+        answers: list[Generation] = []
+        while len(answers) < len(prompts):
+            wave: list[Sequence] = []
+            try:
+                for index in range(len(answers), len(prompts)):
+                    admitted = self._admit(index, prompts[index], request, alone=not wave)
+                    if admitted is None:
+                        break
+                    wave.append(admitted)
+                self._prefill(wave, request)
+                self._decode(wave, request)
+            except BaseException:
+                for sequence in wave:
+                    self._store.pages.give(sequence.pages)
+                raise
+            answers += [self._finish(sequence, request) for sequence in wave]
+        return answers
+
+    def spans(self, tokens: TokenArray, request: Request) -> tuple[list[Span], int]:
+        """Spans for one prompt, and how many positions of them are its exact prefix."""
+        if callable(request.reuse):
+            spans = list(request.reuse(tokens.tolist()))
+            check_spans(spans, len(tokens))
+            self._store.check_rows(spans)
+            return spans, 0
+        if request.reuse is False:
+            return [], 0
+        exact = request.reuse == "prefix"
+        prefix = self._store.prefix(tokens, request.namespace, exact=exact)
+        behind = [] if exact else self._store.plan(tokens, request.namespace, prefix)
+        return prefix + behind, prefix[-1].end if prefix else 0
+
+    def _admit(
+        self, index: int, tokens: TokenArray, request: Request, *, alone: bool
+    ) -> Sequence | None:
+        """Give a prompt pages and move its spans' rows there, or None while others hold them."""
+        spans, prefix_len = self.spans(tokens, request)
+        # The last new token never gets a row.
+        needed = -(-(len(tokens) + max(request.max_new_tokens - 1, 0)) // PAGE_SIZE)
+        pages = self._store.make_room(needed, spans)
+        if pages is None and alone:
+            spans, prefix_len = [], 0  # its donors are in the way
+            pages = self._store.make_room(needed, spans)
+            if pages is None:
+                raise InvalidParams(
+                    f"a prompt of {len(tokens)} tokens with up to {request.max_new_tokens} new "
+                    f"ones needs {needed} pages of {PAGE_SIZE}; there are {self._store.pages.count}"
+                )
+        if pages is None:
+            return None
+        self._store.touch(spans)
+        self._move(spans, pages)
+        self.counts["prompts"] += 1
+        self.counts["reused_tokens"] += sum(span.length for span in spans)
+        generator = request.sampling.generator(index)
+        return Sequence(tokens.tolist(), len(tokens), spans, prefix_len, pages, generator)
+
+    def _move(self, spans: AbstractSequence[Span], pages: list[int]) -> None:
+        """Copy the spans' rows into a sequence's own pages, keys turned."""
+        if not spans:
+            return
+        source = [
+            slots_of(
+                self._store.kept[piece.sequence].pages, piece.start, piece.start + piece.length
+            )
+            for span in spans
+            for piece in span.pieces
+        ]
+        target = [slots_of(pages, span.target, span.end) for span in spans]
+        rotation = [torch.full((span.length,), span.rotation) for span in spans]
+        device = self._family.device
+        self._rows.move(*(torch.cat(part).to(device) for part in (source, target, rotation)))
+
+    def _prefill(self, wave: AbstractSequence[Sequence], request: Request) -> None:
+        """Compute every hole of every prompt, `chunk_tokens` at a time."""
+        todo = [
+            (sequence, start, end)
+            for sequence in wave
+            for start, end in holes(sequence.spans, sequence.prompt_len)
+        ]
+        for chunk in _chunks(todo, self._chunk_tokens):
+            self._forward(chunk, request, request.logits == "computed")
+
+    def _decode(self, wave: AbstractSequence[Sequence], request: Request) -> None:
+        """Choose tokens and compute their rows until every sequence is done."""
+        for sequence in wave:
+            sequence.done = request.max_new_tokens == 0
+        while active := [sequence for sequence in wave if not sequence.done]:
+            for sequence in active:
+                assert sequence.last is not None
+                sequence.append(request.sampling.choose(sequence.last, sequence.generator), request)
+                self.counts["generated_tokens"] += 1
+            ends = [(s, len(s.tokens) - 1, len(s.tokens)) for s in active if not s.done]
+            for chunk in _chunks(ends, self._chunk_tokens):
+                self._forward(chunk, request, request.logits != "none")
+
+    def _forward(
+        self, chunk: list[tuple[Sequence, int, int]], request: Request, all_logits: bool
+    ) -> None:
+        """Run one batch, and score the next token where a prompt ends or scores are wanted."""
+        stretches: list[Stretch] = [s.stretch(start, end) for s, start, end in chunk]
+        heads = self._family.num_heads if self._family.latent else None
+        batch = make_batch(stretches, self._family.device, heads=heads)
+        hidden = self._runner(batch)
+        self.counts["forwards"] += 1
+        self.counts["computed_tokens"] += len(hidden)
+        wanted = [_wanted(s, start, end, all_logits) for s, start, end in chunk]
+        rows = [
+            first + at for first, found in zip(batch.bounds, wanted, strict=False) for at in found
+        ]
+        if not rows:
+            return
+        scores = self._runner.logits(hidden[rows])
+        parts = torch.split(scores, [len(found) for found in wanted])
+        for (sequence, start, end), found, part in zip(chunk, wanted, parts, strict=True):
+            if found and end >= sequence.prompt_len:
+                sequence.last = part[-1]
+            final = end >= sequence.prompt_len
+            if all_logits or (request.logits == "generated" and final and found):
+                sequence.logits.append(part)
+                sequence.logit_positions += [start + at for at in found]
+
+    def _finish(self, sequence: Sequence, request: Request) -> Generation:
+        """Keep the rows or give the pages back."""
+        if request.record:
+            tokens = np.array(sequence.tokens[: sequence.rows], dtype=np.uint32)
+            self._store.keep(tokens, sequence.pages, sequence.parts(), request.namespace)
+        else:
+            self._store.pages.give(sequence.pages)
+        return sequence.generation()
+
+
+def _wanted(sequence: Sequence, start: int, end: int, everything: bool) -> list[int]:
+    """Offsets in a stretch whose scores are needed."""
+    if everything:
+        return list(range(end - start))
+    return [end - start - 1] if end >= sequence.prompt_len else []
+
+
+def _chunks(
+    todo: AbstractSequence[tuple[Sequence, int, int]], size: int
+) -> list[list[tuple[Sequence, int, int]]]:
+    """Cut position ranges, in order, into groups of at most `size` positions."""
+    groups: list[list[tuple[Sequence, int, int]]] = []
+    room = 0
+    for sequence, start, end in todo:
+        while start < end:
+            if room == 0:
+                groups.append([])
+                room = size
+            stop = min(end, start + room)
+            groups[-1].append((sequence, start, stop))
+            room -= stop - start
+            start = stop
+    return groups

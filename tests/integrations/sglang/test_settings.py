@@ -97,5 +97,5 @@ def test_every_setting_is_documented_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(IRMINSUL_\w+)` \| `?([^|`]+?)`? \|", page, re.MULTILINE))
     for field in dataclasses.fields(Settings):
         if not field.name.startswith("test_"):
-            default = {True: "1", False: "0"}.get(field.default, str(field.default))
+            default = {True: "1", False: "0"}.get(field.default, str(field.default)) or "none"
             assert rows[f"IRMINSUL_{field.name.upper()}"] == default.removesuffix(".0")

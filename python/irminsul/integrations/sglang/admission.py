@@ -24,6 +24,7 @@ from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Window
+from irminsul.integrations.sglang.tiers_off import NoTiers
 from irminsul.rotation import check_relocations
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Admission:
         self._windows: list[Window] = []
         self._locked: list[Any] = []
         self._barred = False
+        self._tiers = getattr(cache, "tiers", NoTiers())
 
     def add_one(self, original: Call, adder: Any, request: Any, *args: Any, **kw: Any) -> Any:
         """Around ``PrefillAdder.add_one_req``."""
@@ -158,10 +160,18 @@ class Admission:
         except Exception:
             window.spans = []
             self._metrics.fallback("planner", "planning failed; this request is computed in full")
-        if not self._agreement.agree(planner.digest([window])):
+        if self._agreed(window):
+            return window
+        if self._tiers.enabled:
+            # Chunks arrive when they arrive: without those of the tiers the ranks may agree.
+            window.spans = [span for span in window.spans if not span.on_host]
+        if not self._tiers.enabled or not self._agreed(window):
             window.spans = []
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         return window
+
+    def _agreed(self, window: Window) -> bool:
+        return self._agreement.agree(planner.digest([window]))
 
     def _fill(self, window: Window, limits: Limits) -> None:
         namespace = self._cache.lookup_namespace(window.request)
@@ -170,6 +180,7 @@ class Admission:
         if testing.selected(window.request, self._settings.test_planner_raises):
             raise RuntimeError("asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
         planner.find_spans(window, self._cache.mirror, namespace, limits, self._metrics)
+        self._tiers.fill(window, limits)
         testing.keep_holes(window, self._settings.test_holes)
         if self._costs is not None and testing.form(window.request, self._settings) is None:
             planner.keep_worthwhile(window, self._costs, self._metrics)
@@ -211,7 +222,8 @@ class Admission:
         self._barred |= refuse.request_reason(window.request) is not None
 
     def _lock(self, window: Window) -> list[Any]:
-        nodes = {id(node): node for span in window.spans for node, _, _ in span.rows}
+        spans = [span for span in window.spans if not span.on_host]
+        nodes = {id(node): node for span in spans for node, _, _ in span.rows}
         for node in nodes.values():
             self._cache.inc_lock_ref(node)
             self._locked.append(node)

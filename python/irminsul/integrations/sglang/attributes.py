@@ -11,6 +11,7 @@ from __future__ import annotations
 CALLS: dict[str, tuple[str, ...]] = {
     "plugins.hook_registry.HookRegistry.register": ("target", "hook", "hook_type"),
     "plugins.hook_registry.HookRegistry._patched": (),
+    "plugins.hook_registry.HookRegistry.apply_hooks": (),
     "plugins.hook_registry.HookType.AFTER": (),
     "plugins.hook_registry.HookType.AROUND": (),
     "mem_cache.registry.register_radix_cache_backend": ("name", "factory"),
@@ -22,6 +23,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "managers.schedule_policy.PrefillAdder.budget_state": ("self",),
     "managers.schedule_policy.PrefillAdder.ceil_paged_tokens": ("self", "tokens"),
     "managers.schedule_policy.AddReqResult.NO_TOKEN": (),
+    "managers.scheduler.Scheduler._add_request_to_queue": ("self", "req"),
+    "managers.scheduler.Scheduler._get_new_batch_prefill_raw": ("self",),
     "managers.schedule_policy.AddReqResult.OTHER": (),
     "model_executor.forward_batch_info.ForwardBatch.init_new": ("batch", "model_runner"),
     "model_executor.forward_batch_info.ForwardMode.is_extend": ("self",),

@@ -24,6 +24,7 @@ from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
+from irminsul.integrations.sglang.tiers_off import NoTiers
 from irminsul.rotation import RopeTable, relocate_rows
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Hooks:
         self._settings = settings
         self._metrics = metrics
         self._agreement = agreement
+        self._tiers = getattr(cache, "tiers", NoTiers())
 
     def plan(self, batch: Any) -> None:
         """After ``ScheduleBatch.prepare_for_extend``: trim `batch` to its holes.
@@ -97,7 +99,8 @@ class Hooks:
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         elif trimmed is not None:
             planner.trim(batch, windows, trimmed, self._metrics)
-            self.cache.touch(node for w in windows for s in w.spans for node, _, _ in s.rows)
+            moved = [span for w in windows for span in w.spans if not span.on_host]
+            self.cache.touch(node for span in moved for node, _, _ in span.rows)
             testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, trimmed.plan)
 
     def adopt(self, forward_batch: Any, batch: Any, runner: Any) -> None:
@@ -126,7 +129,8 @@ class Hooks:
         """
         plan: BatchPlan | None = getattr(forward_batch, "irm_plan", None)
         if plan is None or runner.is_draft_worker:
-            return original(runner, forward_batch, *args, **kw)
+            with self._tiers.timing(forward_batch):
+                return original(runner, forward_batch, *args, **kw)
         with self._metrics.timed("relocate_seconds"):
             relocate_rows(
                 self._pool.kv_buffer,
@@ -135,6 +139,7 @@ class Hooks:
                 plan.deltas,
                 self._table,
             )
+            self._tiers.copy(plan)
         self._metrics.add("relocated_tokens", len(plan.source_slots))
         view = expand(forward_batch, plan)
         view.irm_absorb = self._absorbs(view, plan)

@@ -33,7 +33,15 @@ _HELP = {
     "unprofitable_spans": "Spans computed after all because moving them would take longer.",
     "registry_evictions": "Donors that the registry forgot to make room.",
     "fallback": "Times reuse was given up, by reason.",
+    "tier_reused_tokens": "Prompt tokens whose rows came from host memory, part of reused_tokens.",
+    "tier_written_tokens": "Tokens whose rows were copied to the tiers behind the engine.",
+    "tier_skipped_tokens": "Tokens that were not copied because too many rows were locked.",
+    "tier_held_requests": "Requests that waited in the queue for rows from the store.",
+    "tier_events": "What happened to chunks in each tier.",
 }
+
+# Labels beside those of every counter.
+_EXTRA_LABELS = {"fallback": ["reason"], "tier_events": ["tier", "event"]}
 
 # Histograms: help and upper bounds of the buckets.
 _SECONDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1.0)
@@ -41,6 +49,7 @@ _OBSERVED: dict[str, tuple[str, tuple[float, ...]]] = {
     "plan_seconds": ("Host time to plan one batch, lookups included.", _SECONDS),
     "lookup_seconds": ("Host time to look one prompt up.", _SECONDS),
     "relocate_seconds": ("Host time to start moving one batch's rows.", _SECONDS),
+    "tier_wait_seconds": ("Time a request waited in the queue for rows from the store.", _SECONDS),
     "rows_per_forward": (
         "Rows of one planned batch.",
         (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
@@ -51,6 +60,9 @@ _GAUGES = {
     "registry_tokens": "Tokens the registry remembers.",
     "registry_capacity_tokens": "Most tokens the registry remembers.",
     "reuse_active": "1 while moved text is reused, 0 while the registry is out of step.",
+    "tier_host_bytes": "Bytes of host memory that chunks take.",
+    "tier_store_up": "1 while the store across hosts answers.",
+    "tier_link_bytes_per_second": "Speed of fetches from the store, as the cost model believes it.",
 }
 
 _REGISTRY_INTERVAL = 1.0
@@ -145,6 +157,24 @@ class Metrics:
         if message and self.due(f"fallback {reason}", self._interval):
             logger.warning("irminsul: " + message, *args, exc_info=sys.exc_info()[0] is not None)
 
+    def events(self, tier: str, counts: Mapping[str, int]) -> None:
+        """Publish what a tier has counted itself since it was last given here.
+
+        Parameters
+        ----------
+        tier
+            Its name.
+        counts
+            All its counters, which only grow.
+        """
+        for event, total in counts.items():
+            name = f"tier_{tier}_{event}"
+            new = total - self.counts[name]
+            self.counts[name] = total
+            if "tier_events" in self._published and new:
+                labels = {**self._labels, "tier": tier, "event": event}
+                self._published["tier_events"].labels(**labels).inc(new)
+
     def snapshot(self) -> dict[str, Any]:
         """Return all counters as plain numbers."""
         return {**self.counts, "fallback": dict(self.fallbacks)}
@@ -169,9 +199,7 @@ class Metrics:
 
         names = list(self._labels)
         made: dict[str, Any] = {
-            name: client.Counter(
-                _PREFIX + name, text, [*names, "reason"] if name == "fallback" else names
-            )
+            name: client.Counter(_PREFIX + name, text, [*names, *_EXTRA_LABELS.get(name, ())])
             for name, text in _HELP.items()
         }
         for name, (text, bounds) in _OBSERVED.items():

@@ -25,7 +25,15 @@ from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.provenance import Moved
-from irminsul.integrations.sglang.spans import BatchPlan, Found, Limits, Share, Span, Window
+from irminsul.integrations.sglang.spans import (
+    BatchPlan,
+    Found,
+    HostCopy,
+    Limits,
+    Share,
+    Span,
+    Window,
+)
 
 
 def find_spans(
@@ -88,6 +96,9 @@ def follow(window: Window, mirror: TreeMirror, metrics: Metrics) -> None:
     tokens = prompt_tokens(window.request)
     live = []
     for span in window.spans:
+        if span.on_host:  # its lease holds the rows where they are
+            live.append(span)
+            continue
         rows = mirror.follow(span.rows, span.start - span.delta, tokens, span.start)
         if rows is None:
             metrics.add("evicted_spans", 1)
@@ -208,27 +219,53 @@ def _computed(windows: list[Window]) -> tuple[Tensor, Tensor]:
 
 def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchPlan:
     slots = batch.out_cache_loc
-    spans = [span for window in windows for span in window.spans]
+    placed = _placed(windows, slots)
+    moved = [(span, target) for span, target in placed if not span.on_host]
+    spans = [span for span, _ in moved]
     source = [
         node.value[offset : offset + count] for span in spans for node, offset, count in span.rows
     ]
-    target, base = [], 0
-    for window in windows:
-        skip = base - window.start
-        target += [slots[span.start + skip : span.end + skip] for span in window.spans]
-        base += window.end - window.start
     return BatchPlan(
         holes=[window.holes() for window in windows],
         positions=to_device(positions, slots.device),
-        source_slots=torch.cat(source).to(torch.int64),
-        target_slots=torch.cat(target).to(torch.int64),
+        source_slots=_joined(source, slots),
+        target_slots=_joined([target for _, target in moved], slots),
         deltas=_deltas(spans, slots.device),
         shares=tuple(_share(window) for window in windows),
+        host=_host_copy([pair for pair in placed if pair[0].on_host]),
+    )
+
+
+def _placed(windows: list[Window], slots: Tensor) -> list[tuple[Span, Tensor]]:
+    """Return every span with the slots of its tokens."""
+    found, base = [], 0
+    for window in windows:
+        skip = base - window.start
+        found += [(span, slots[span.start + skip : span.end + skip]) for span in window.spans]
+        base += window.end - window.start
+    return found
+
+
+def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
+    return torch.cat(parts).to(torch.int64) if parts else like.new_empty(0, dtype=torch.int64)
+
+
+def _host_copy(placed: list[tuple[Span, Tensor]]) -> HostCopy | None:
+    if not placed:
+        return None
+    return HostCopy(
+        pieces=tuple(piece for span, _ in placed for piece in span.rows),
+        target_slots=torch.cat([target for _, target in placed]).to(torch.int64),
+        deltas=torch.from_numpy(
+            np.repeat([s.delta for s, _ in placed], [s.length for s, _ in placed])
+        ),
     )
 
 
 def _deltas(spans: list[Span], device: torch.device) -> Tensor:
     """Return the distance of every moved token; only one number per span is copied."""
+    if not spans:
+        return torch.empty(0, dtype=torch.int64, device=device)
     numbers = torch.tensor([(span.delta, span.length) for span in spans], dtype=torch.int64)
     delta, length = to_device(numbers, device).unbind(1)
     return torch.repeat_interleave(delta, length, output_size=sum(span.length for span in spans))

@@ -51,6 +51,14 @@ class Settings:
         Most rows a batch is expanded to (one per hole); 0 means what the request pool allows.
     max_row_tokens
         Most prefix tokens of all rows together, which bounds an attention backend's index arrays.
+    host_bytes
+        Host memory for rows that leave the KV pool or come from other hosts; 0 means none, or 1 GiB
+        when a store is named.
+    pool_master, pool_metadata, pool_hostname, pool_protocol, pool_device
+        A Mooncake Store that engines share: its master as ``host:port`` (empty: none), and what
+        else `irminsul.tiers.MooncakeSettings` needs.
+    pool_wait
+        Longest time in seconds that a request waits for rows from the store without news.
     log_interval
         Seconds between two log lines of one kind on the data path.
     test_no_tree_match, test_planner_raises
@@ -85,6 +93,13 @@ class Settings:
     windows: bool = True
     max_rows: int = 0
     max_row_tokens: int = 4_194_304
+    host_bytes: int = 0
+    pool_master: str = ""
+    pool_metadata: str = "P2PHANDSHAKE"
+    pool_hostname: str = "127.0.0.1"
+    pool_protocol: str = "tcp"
+    pool_device: str = ""
+    pool_wait: float = 0.05
     log_interval: float = 60.0
     test_no_tree_match: str = ""
     test_planner_raises: str = ""

@@ -60,6 +60,11 @@ class Span:
         """Number of tokens."""
         return self.end - self.start
 
+    @property
+    def on_host(self) -> bool:
+        """True when the rows lie in host memory, not in tree nodes; a span never mixes the two."""
+        return any(getattr(node, "on_host", False) for node, _, _ in self.rows)
+
     def part(self, start: int, end: int) -> Span:
         """Return what serves ``[start, end)``, which lies inside."""
         skip, left, rows = start - self.start, end - start, []
@@ -146,6 +151,30 @@ class Window:
         self.spans = [span.part(span.start, stop) for span, stop in kept]
 
 
+@dataclass(frozen=True)
+class HostCopy:
+    """What a batch takes from host memory.
+
+    Parameters
+    ----------
+    pieces
+        Rows in host memory, first row and count of each, in the order of the slots.
+    target_slots : Tensor, int64, [n]
+        KV rows to write, on the batch's device.
+    deltas : Tensor, int64, [n]
+        Target position minus source position, on the host.
+    """
+
+    pieces: tuple[Rows, ...]
+    target_slots: Tensor
+    deltas: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Number of rows that a layer receives."""
+        return len(self.deltas)
+
+
 @dataclass
 class BatchPlan:
     """What the model runner needs to run a trimmed batch.
@@ -162,6 +191,8 @@ class BatchPlan:
         Target position minus source position.
     shares
         Per request, for reports.
+    host
+        What is copied from host memory besides, or None.
     """
 
     holes: list[list[tuple[int, int]]]
@@ -170,8 +201,10 @@ class BatchPlan:
     target_slots: Tensor
     deltas: Tensor
     shares: tuple[Share, ...]
+    host: HostCopy | None = None
     adopted: bool = False
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors that another stream will read."""
-        return self.positions, self.source_slots, self.target_slots, self.deltas
+        found = (self.positions, self.source_slots, self.target_slots, self.deltas)
+        return found if self.host is None else (*found, self.host.target_slots)

@@ -1,0 +1,98 @@
+"""Requests in SGLang's waiting queue -> chunks fetched for them meanwhile, and who still waits.
+
+Knows the scheduler's queue and a registry; must not know trees, batches or tensors.
+
+A request is fetched for when it enters the queue. While its chunks are on their way it stays in the
+queue and others pass it, at most as long as computing them would take and never longer than the
+patience without news. What comes later is a hole for this request and a hit for the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irminsul import Compute
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.tiers import ChunkPool, Prefetch
+
+
+class FetchQueue:
+    """Fetches for requests that wait.
+
+    Parameters
+    ----------
+    chunks : ChunkPool
+        Fetches.
+    cache : IrminsulRadixCache
+        Whose rows need not be fetched.
+    metrics : Metrics
+        Counts ``tier_held_requests`` and ``tier_fallbacks``.
+    patience_s : float
+        Longest time a request waits without news.
+    """
+
+    def __init__(self, chunks: ChunkPool, cache: Any, metrics: Metrics, patience_s: float) -> None:
+        self._chunks = chunks
+        self._cache = cache
+        self._metrics = metrics
+        self._patience_s = patience_s
+
+    def enter(self, request: Any, namespace_of: Callable[[Any], Any]) -> None:
+        """After a request has entered the queue: start to fetch. Never raises."""
+        try:
+            if getattr(request, "irm_prefetch", None) is None:
+                request.irm_prefetch = self._start(request, namespace_of)
+        except Exception:
+            self._metrics.fallback("tier_fetch", "nothing is fetched for this request")
+
+    def pass_by(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kw: Any) -> Any:
+        """Around the scheduler's choice of a prefill batch: without requests that still wait."""
+        queue = scheduler.waiting_queue
+        waiting = [request for request in queue if self._waits(request)]
+        if not waiting:
+            return original(scheduler, *args, **kw)
+        places = {id(request): place for place, request in enumerate(queue)}
+        held = {id(request) for request in waiting}
+        scheduler.waiting_queue = [request for request in queue if id(request) not in held]
+        try:
+            return original(scheduler, *args, **kw)
+        finally:
+            # New ones, which the call itself may add, go to the end as they would have.
+            scheduler.waiting_queue = sorted(
+                [*waiting, *scheduler.waiting_queue],
+                key=lambda request: places.get(id(request), len(places)),
+            )
+
+    def _start(self, request: Any, namespace_of: Callable[[Any], Any]) -> Prefetch | None:
+        local = self._cache.lookup_namespace(request)
+        if local is None:
+            return None
+        tokens = prompt(request)
+        registry = self._cache.mirror.registry
+        with registry.lookup(tokens, namespace=local) as plan:
+            holes = [(p.start, p.end) for p in plan.segments if isinstance(p, Compute)]
+        request.irm_waits_since = time.monotonic()
+        return self._chunks.prefetch(namespace_of(request), tokens, holes, self._patience_s)
+
+    def _waits(self, request: Any) -> bool:
+        prefetch: Prefetch | None = getattr(request, "irm_prefetch", None)
+        if prefetch is None:
+            return False
+        if not prefetch.done:
+            return True
+        request.irm_prefetch = None
+        waited = time.monotonic() - request.irm_waits_since
+        self._metrics.add("tier_held_requests", 1)
+        self._metrics.observe("tier_wait_seconds", waited)
+        return False
+
+
+def prompt(request: Any) -> NDArray[np.int64]:
+    """Return all ids that `request` will prefill, before SGLang has put them together."""
+    parts = (request.origin_input_ids, request.output_ids)
+    return np.concatenate([np.array(part, dtype=np.int64) for part in parts])

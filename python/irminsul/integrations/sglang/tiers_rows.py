@@ -1,0 +1,103 @@
+"""Leased chunks in host memory -> rows in the slots of a batch, turned to their new positions.
+
+Knows tensors, slots and one rotation; must not know requests, batches or where chunks come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from irminsul.integrations.sglang.spans import HostCopy
+from irminsul.rotation import ROPE_DIM, RopeTable, rotate
+from irminsul.tiers import Lease
+
+# Rows of one copy: bounds the device memory that is needed on the way.
+_GROUP_TOKENS = 4096
+
+
+class HostRows:
+    """Stands in a `Span` where a tree node would: rows that lie in host memory.
+
+    Parameters
+    ----------
+    lease : Lease
+        Keeps the rows where they are for as long as a plan names them.
+    """
+
+    # What tells it from a tree node.
+    on_host = True
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+
+    def tensor(self, dtype: torch.dtype) -> Tensor:
+        """Return the rows, [layers, tokens, row], a view of host memory."""
+        return torch.from_numpy(self.lease.chunk.rows).view(dtype)
+
+
+def write(copy: HostCopy, layers: Sequence[Tensor], table: RopeTable) -> None:
+    """Copy the rows of `copy` to their slots in every layer, c_KV verbatim and k_r turned.
+
+    Parameters
+    ----------
+    copy : HostCopy
+        What to copy; its leases must be held until the device has done it.
+    layers : sequence of Tensor, [slots, 1, row]
+        The pool's KV buffers.
+    table : RopeTable
+        The model's rotation, on the pool's device.
+    """
+    device, dtype = layers[0].device, layers[0].dtype
+    first = 0
+    for group in _groups(copy.pieces):
+        tokens = sum(count for _, _, count in group)
+        rows = torch.cat([_on_device(piece, device, dtype) for piece in group], dim=1)
+        deltas = copy.deltas[first : first + tokens]
+        _turn(rows, deltas, table)
+        target = copy.target_slots[first : first + tokens]
+        for layer, content in zip(layers, rows, strict=True):
+            layer[target, 0] = content
+        first += tokens
+
+
+def _groups(
+    pieces: Sequence[tuple[HostRows, int, int]],
+) -> Iterator[list[tuple[HostRows, int, int]]]:
+    group: list[tuple[HostRows, int, int]] = []
+    tokens = 0
+    for piece in pieces:
+        if group and tokens + piece[2] > _GROUP_TOKENS:
+            yield group
+            group, tokens = [], 0
+        group.append(piece)
+        tokens += piece[2]
+    if group:
+        yield group
+
+
+def _on_device(
+    piece: tuple[HostRows, int, int], device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Return the piece's rows on `device`.
+
+    A chunk is one block of memory: copying it whole is one transfer, and cutting it in front of the
+    copy would make torch gather it on the host first.
+    """
+    rows, offset, count = piece
+    whole = rows.tensor(dtype).to(device, non_blocking=True)
+    return whole[:, offset : offset + count]
+
+
+def _turn(rows: Tensor, deltas: Tensor, table: RopeTable) -> None:
+    """Turn k_r of rows [layers, n, row] in place, run by run: a run shares one delta."""
+    edges = [0, *(torch.nonzero(deltas.diff()).flatten() + 1).tolist(), len(deltas)]
+    for start, end in pairwise(edges):
+        delta = int(deltas[start])
+        if delta:
+            # An int, not a tensor: a tensor of deltas on a GPU is checked there, which waits.
+            k_r = rows[:, start:end, -ROPE_DIM:]
+            rows[:, start:end, -ROPE_DIM:] = rotate(k_r.contiguous(), delta, table)

@@ -1,0 +1,279 @@
+"""Rows that a request has just put in the tree -> chunks in the tiers, copied beside the engine.
+
+Knows the tree's nodes and locks; must not know batches, plans or how tiers work.
+
+The scheduler's thread only notes which rows to copy and locks their nodes; a thread of its own
+copies, on a stream of its own where there is a GPU. Locks are taken and given back by the
+scheduler's thread alone, since the tree belongs to it: `unlock` is called every round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from irminsul import Namespace
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.mirror import record_of
+from irminsul.tiers import ChunkPool, ChunkRef, ChunkRows
+
+# Bytes that are copied between two looks at whether anybody still wants them.
+_GROUP_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One chunk of a path: where it starts, and how its rows came about."""
+
+    start: int
+    ref: ChunkRef
+    depth: int
+
+
+@dataclass
+class _Job:
+    leaf: Any
+    values: list[Tensor]
+    items: list[_Item]
+    tokens: int
+    generation: int
+    written: Any
+
+
+class WriteBehind:
+    """Copies computed chunks to a `ChunkPool`.
+
+    Parameters
+    ----------
+    chunks : ChunkPool
+        Receives them.
+    layers : sequence of Tensor, [slots, 1, row]
+        The pool's KV buffers.
+    cache : RadixCache
+        Whose nodes are locked meanwhile.
+    metrics : Metrics
+        Counts ``tier_written_tokens`` and ``tier_skipped_tokens``.
+    most_tokens : int
+        Most tokens that may be locked; beyond, paths are skipped.
+    max_chunk : int
+        Longest chunk in tokens.
+    max_depth : int
+        Deepest approximation that is worth sharing.
+    """
+
+    def __init__(
+        self,
+        chunks: ChunkPool,
+        layers: Any,
+        cache: Any,
+        metrics: Metrics,
+        *,
+        most_tokens: int,
+        max_chunk: int,
+        max_depth: int,
+    ) -> None:
+        self._chunks = chunks
+        self._layers = layers
+        self._cache = cache
+        self._metrics = metrics
+        self._most_tokens = most_tokens
+        self._max_chunk = max_chunk
+        self._max_depth = max_depth
+        self._locked = 0
+        self._generation = 0
+        self._jobs: deque[_Job] = deque()
+        self._over: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._keeping = threading.Lock()
+        self._closed = False
+        device = layers[0].device
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._thread = threading.Thread(target=self._run, name="irminsul-write", daemon=True)
+        self._thread.start()
+
+    @property
+    def locked_tokens(self) -> int:
+        """Tokens of paths that are being copied or wait for it."""
+        return self._locked
+
+    def path(self, leaf: Any, root: Any, namespace: Namespace, stream: Any) -> None:
+        """Note the new chunks between `root` and `leaf`; they are copied soon.
+
+        Parameters
+        ----------
+        leaf, root
+            Ends of the path that a request has just inserted.
+        namespace : Namespace
+            Of the pool.
+        stream : torch.cuda.Stream, optional
+            On which the rows were, or are still being, written.
+        """
+        nodes = _path(leaf, root)
+        fresh = next((i for i, node in enumerate(nodes) if not _offered(node)), None)
+        if fresh is None:
+            return
+        starts = [0]
+        for node in nodes:
+            starts.append(starts[-1] + len(node.key))
+        for node in nodes[fresh:]:
+            node.irm_offered = True
+        # The end of what was offered before cut a chunk, which may be whole now.
+        holes = [(max(0, starts[fresh] - self._max_chunk), starts[-1])]
+        items = self._items(nodes, starts, namespace, holes)
+        if not items:
+            return
+        if self._locked + starts[-1] > self._most_tokens:
+            self._metrics.add("tier_skipped_tokens", sum(len(i.ref.tokens) for i in items))
+            return
+        written = None
+        if stream is not None:
+            written = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            written.record(stream)
+        self._cache.inc_lock_ref(leaf)
+        self._locked += starts[-1]
+        values = [node.value for node in nodes]
+        job = _Job(leaf, values, items, starts[-1], self._generation, written)
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def unlock(self) -> None:
+        """Give the locks of finished copies back; for the scheduler's thread."""
+        while self._over:
+            job = self._over.popleft()
+            if job.generation == self._generation:
+                self._cache.dec_lock_ref(job.leaf)
+                self._locked -= job.tokens
+
+    def reset(self) -> None:
+        """Forget everything: the tree was emptied, and its rows will be other rows."""
+        with self._keeping, self._changed:
+            self._generation += 1
+            self._jobs.clear()
+            self._over.clear()
+            self._locked = 0
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(5.0)
+
+    def _items(
+        self,
+        nodes: list[Any],
+        starts: list[int],
+        namespace: Namespace,
+        holes: list[tuple[int, int]],
+    ) -> list[_Item]:
+        tokens = np.concatenate([np.array(n.key.raw_token_ids(), dtype=np.int64) for n in nodes])
+        if len(tokens) != starts[-1]:
+            return []
+        depths = _depths(nodes, len(tokens))
+        found = []
+        for start, ref in self._chunks.chunks(namespace, tokens, holes):
+            rows = depths[start : start + len(ref.tokens)]
+            if rows.min() >= 0 and rows.max() <= self._max_depth:
+                found.append(_Item(start, ref, int(rows.max())))
+        return found
+
+    # The copying thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+                job = self._jobs.popleft()
+            try:
+                self._copy(job)
+            except Exception:
+                self._metrics.fallback("tier_write", "rows were not copied to the tiers")
+            self._over.append(job)
+
+    def _copy(self, job: _Job) -> None:
+        slots = torch.cat(job.values)
+        group: list[_Item] = []
+        size = 0
+        for item in job.items:
+            group.append(item)
+            size += item.ref.row_bytes
+            if size >= _GROUP_BYTES:
+                self._copy_group(job, slots, group)
+                group, size = [], 0
+        if group:
+            self._copy_group(job, slots, group)
+
+    def _copy_group(self, job: _Job, slots: Tensor, group: list[_Item]) -> None:
+        if job.generation != self._generation:
+            return
+        index = torch.cat([slots[i.start : i.start + len(i.ref.tokens)] for i in group])
+        rows = self._to_host(index.to(torch.int64), job.written)
+        edges = np.cumsum([0, *(len(item.ref.tokens) for item in group)]).tolist()
+        parts = [
+            ChunkRows(item.ref, item.start, 0, item.depth, np.ascontiguousarray(rows[:, low:high]))
+            for item, (low, high) in zip(group, pairwise(edges), strict=True)
+        ]
+        with self._keeping:
+            # A reset since the rows were read means that they may not be what their ids say.
+            if job.generation != self._generation:
+                return
+            self._chunks.keep(parts)
+        self._metrics.add("tier_written_tokens", edges[-1])
+
+    def _to_host(self, index: Tensor, written: Any) -> NDArray[np.uint8]:
+        """Return the rows of `index` in every layer, [layers, n, bytes of a row]."""
+        if self._stream is None:
+            rows = torch.stack([layer[index, 0] for layer in self._layers])
+        else:
+            with torch.cuda.stream(self._stream):
+                self._stream.wait_event(written)
+                device_rows = torch.stack([layer[index, 0] for layer in self._layers])
+                rows = torch.empty(device_rows.shape, dtype=device_rows.dtype, pin_memory=True)
+                rows.copy_(device_rows, non_blocking=True)
+            self._stream.synchronize()
+        found: NDArray[np.uint8] = rows.view(torch.uint8).numpy()
+        return found
+
+
+def _path(leaf: Any, root: Any) -> list[Any]:
+    nodes = []
+    while leaf is not root:
+        nodes.append(leaf)
+        leaf = leaf.parent
+    return nodes[::-1]
+
+
+def _offered(node: Any) -> bool:
+    return bool(getattr(node, "irm_offered", False))
+
+
+def _depths(nodes: list[Any], total: int) -> NDArray[np.int64]:
+    """Return the depth of each row; -1 where a row was moved here or nothing is known of it.
+
+    What was moved here came from somewhere that has offered it, in the context it was computed in.
+    """
+    depths = np.full(total, -1, dtype=np.int64)
+    position = 0
+    for node in nodes:
+        record = record_of(node)
+        at = position
+        for segment in record.segments if record is not None else ():
+            if segment.hops == 0 and segment.key is not None:
+                depths[at : at + segment.length] = segment.depth
+            at += segment.length
+        position += len(node.key)
+    return depths

@@ -82,6 +82,18 @@ def test_nothing_is_generated_when_no_token_is_wanted():
     assert answer.logits is None
 
 
+def test_scores_from_a_position_on():
+    prompts = [random_tokens(120, 1), random_tokens(130, 2)]
+    options = {"max_new_tokens": 2, "logits": "computed", "reuse": False}
+    subject = engine(make("qwen3"))
+    whole = subject.generate(prompts, **options)
+    tails = subject.generate(prompts, logits_from=[110, 200], **options)
+    assert tails[0].logit_positions == list(range(110, 121))
+    assert torch.equal(tails[0].logits, whole[0].logits[110:])
+    assert tails[1].logits is None
+    assert tails[1].tokens == whole[1].tokens
+
+
 def test_samples_do_not_depend_on_the_batch():
     subject = engine(make("deepseek_v2"))
     prompts = [random_tokens(20, seed) for seed in range(4)]

@@ -110,6 +110,8 @@ def test_prompts_beyond_the_positions():
         ({"max_new_tokens": -1}, "max_new_tokens is -1"),
         ({"logits": "some"}, "logits is 'some'"),
         ({"reuse": "all"}, "reuse is 'all'"),
+        ({"tenant": ["a", "b"]}, "tenant has 2 entries for 1 prompts"),
+        ({"logits_from": []}, "logits_from has 0 entries for 1 prompts"),
     ],
 )
 def test_options(options, message):

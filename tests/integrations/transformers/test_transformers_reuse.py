@@ -194,6 +194,8 @@ def test_tenants_share_nothing():
     subject.generate([prompt], max_new_tokens=0, tenant="a")
     assert subject.generate([prompt], max_new_tokens=0, tenant="b")[0].stats.computed == 300
     assert subject.generate([prompt], max_new_tokens=0, tenant="a")[0].stats.prefix == 299
+    both = subject.generate([prompt, prompt], max_new_tokens=0, tenant=["c", "a"])
+    assert [answer.stats.prefix for answer in both] == [0, 299]
 
 
 def test_recorded_answers_are_reused():

@@ -22,7 +22,7 @@ from irminsul.integrations.transformers.pool import Pages, make_rows
 from irminsul.integrations.transformers.results import Generation
 from irminsul.integrations.transformers.sampling import Sampling
 from irminsul.integrations.transformers.scheduler import Scheduler
-from irminsul.integrations.transformers.sequence import Logits, Request, Reusing
+from irminsul.integrations.transformers.sequence import Logits, Prompt, Request, Reusing
 from irminsul.integrations.transformers.spans import Span
 from irminsul.integrations.transformers.store import Store, TokenArray
 from irminsul.rotation import check_relocations
@@ -98,7 +98,8 @@ class PICEngine:
         stop: Sequence[int] = (),
         logits: Logits = "none",
         record: bool = True,
-        tenant: str = "",
+        logits_from: Sequence[int] | None = None,
+        tenant: str | Sequence[str] = "",
     ) -> list[Generation]:
         """Answer prompts, together as far as their rows fit.
 
@@ -120,8 +121,10 @@ class PICEngine:
             Return no scores, those that chose the new tokens, or those of every computed position.
         record : bool
             Keep the rows for later prompts.
-        tenant : str
-            Rows are shared within one tenant only.
+        logits_from : sequence of int, optional
+            For each prompt the first position whose scores ``logits="computed"`` returns.
+        tenant : str or sequence of str
+            Rows are shared within one tenant only; one for all prompts, or one for each.
 
         Returns
         -------
@@ -138,7 +141,7 @@ class PICEngine:
         """
         if max_new_tokens < 0:
             raise InvalidParams(f"max_new_tokens is {max_new_tokens}; it must be 0 or more")
-        arrays = [self._checked(prompt, max_new_tokens) for prompt in prompts]
+        entries = self._prompts(prompts, max_new_tokens, logits_from, tenant)
         if logits not in ("none", "generated", "computed"):
             raise InvalidParams(f"logits is {logits!r}; it must be none, generated or computed")
         if not callable(reuse) and reuse not in (True, False, "prefix"):
@@ -150,20 +153,19 @@ class PICEngine:
             stop=frozenset(stop),
             logits=logits,
             record=record,
-            namespace=self._namespace(tenant),
         )
         with self._lock:
-            answers = self._scheduler.run(arrays, request)
+            answers = self._scheduler.run(entries, request)
             if self._family.device.type == "cuda":
                 check_relocations()
         return answers
 
     def plan(self, prompt: Sequence[int], *, tenant: str = "") -> list[Span]:
         """Return the spans that `generate` would take over, the exact prefix first."""
-        tokens = self._checked(prompt, 0)
-        request = Request(True, 0, Sampling(), frozenset(), "none", False, self._namespace(tenant))
+        (entry,) = self._prompts([prompt], 0, None, tenant)
+        request = Request(True, 0, Sampling(), frozenset(), "none", False)
         with self._lock:
-            return self._scheduler.spans(tokens, request)[0]
+            return self._scheduler.spans(entry, request)[0]
 
     def kept(self) -> list[int]:
         """Numbers of the kept sequences, oldest first."""
@@ -194,8 +196,30 @@ class PICEngine:
                 "forgotten_sequences": self._store.forgotten,
             }
 
-    def _namespace(self, tenant: str) -> Namespace:
-        return Namespace(model=self._family.name, tenant=tenant)
+    def _prompts(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        logits_from: Sequence[int] | None,
+        tenant: str | Sequence[str],
+    ) -> list[Prompt]:
+        """Check prompts and what is given for each of them."""
+        tenants = [tenant] * len(prompts) if isinstance(tenant, str) else tenant
+        firsts = [0] * len(prompts) if logits_from is None else logits_from
+        for name, values in (("tenant", tenants), ("logits_from", firsts)):
+            if len(values) != len(prompts):
+                raise InvalidParams(
+                    f"{name} has {len(values)} entries for {len(prompts)} prompts; it must have "
+                    "one for each"
+                )
+        return [
+            Prompt(
+                self._checked(prompt, max_new_tokens),
+                Namespace(model=self._family.name, tenant=tenant),
+                first,
+            )
+            for prompt, tenant, first in zip(prompts, tenants, firsts, strict=True)
+        ]
 
     def _checked(self, prompt: Sequence[int], max_new_tokens: int) -> TokenArray:
         """Token ids as an array, or an error that names the value."""

@@ -17,11 +17,15 @@ from irminsul.integrations.transformers.family import Family
 from irminsul.integrations.transformers.forward import Runner
 from irminsul.integrations.transformers.pool import Rows
 from irminsul.integrations.transformers.results import Generation
-from irminsul.integrations.transformers.sequence import Request, Sequence
+from irminsul.integrations.transformers.sequence import Prompt, Request, Sequence
 from irminsul.integrations.transformers.spans import Span, check_spans, holes
-from irminsul.integrations.transformers.store import Store, TokenArray
+from irminsul.integrations.transformers.store import Store
 
 __all__ = ["Scheduler"]
+
+
+_MOST_STRETCHES = 512
+"""Rows of one call of the attention operator."""
 
 
 class Scheduler:
@@ -44,7 +48,7 @@ class Scheduler:
         names = ("prompts", "forwards", "computed_tokens", "reused_tokens", "generated_tokens")
         self.counts = dict.fromkeys(names, 0)
 
-    def run(self, prompts: AbstractSequence[TokenArray], request: Request) -> list[Generation]:
+    def run(self, prompts: AbstractSequence[Prompt], request: Request) -> list[Generation]:
         """Answer all prompts; as many at a time as have room."""
         answers: list[Generation] = []
         while len(answers) < len(prompts):
@@ -64,8 +68,9 @@ class Scheduler:
             answers += [self._finish(sequence, request) for sequence in wave]
         return answers
 
-    def spans(self, tokens: TokenArray, request: Request) -> tuple[list[Span], int]:
+    def spans(self, prompt: Prompt, request: Request) -> tuple[list[Span], int]:
         """Spans for one prompt, and how many positions of them are its exact prefix."""
+        tokens, namespace = prompt.tokens, prompt.namespace
         if callable(request.reuse):
             spans = list(request.reuse(tokens.tolist()))
             check_spans(spans, len(tokens))
@@ -74,15 +79,16 @@ class Scheduler:
         if request.reuse is False:
             return [], 0
         exact = request.reuse == "prefix"
-        prefix = self._store.prefix(tokens, request.namespace, exact=exact)
-        behind = [] if exact else self._store.plan(tokens, request.namespace, prefix)
+        prefix = self._store.prefix(tokens, namespace, exact=exact)
+        behind = [] if exact else self._store.plan(tokens, namespace, prefix)
         return prefix + behind, prefix[-1].end if prefix else 0
 
     def _admit(
-        self, index: int, tokens: TokenArray, request: Request, *, alone: bool
+        self, index: int, prompt: Prompt, request: Request, *, alone: bool
     ) -> Sequence | None:
         """Give a prompt pages and move its spans' rows there, or None while others hold them."""
-        spans, prefix_len = self.spans(tokens, request)
+        tokens = prompt.tokens
+        spans, prefix_len = self.spans(prompt, request)
         # The last new token never gets a row.
         needed = -(-(len(tokens) + max(request.max_new_tokens - 1, 0)) // PAGE_SIZE)
         pages = self._store.make_room(needed, spans)
@@ -101,7 +107,7 @@ class Scheduler:
         self.counts["prompts"] += 1
         self.counts["reused_tokens"] += sum(span.length for span in spans)
         generator = request.sampling.generator(index)
-        return Sequence(tokens.tolist(), len(tokens), spans, prefix_len, pages, generator)
+        return Sequence(tokens.tolist(), prompt, spans, prefix_len, pages, generator)
 
     def _move(self, spans: AbstractSequence[Span], pages: list[int]) -> None:
         """Copy the spans' rows into a sequence's own pages, keys turned."""
@@ -161,18 +167,17 @@ class Scheduler:
         scores = self._runner.logits(hidden[rows])
         parts = torch.split(scores, [len(found) for found in wanted])
         for (sequence, start, end), found, part in zip(chunk, wanted, parts, strict=True):
-            if found and end >= sequence.prompt_len:
-                sequence.last = part[-1]
             final = end >= sequence.prompt_len
-            if all_logits or (request.logits == "generated" and final and found):
-                sequence.logits.append(part)
-                sequence.logit_positions += [start + at for at in found]
+            if final:
+                sequence.last = part[-1]
+            if all_logits or (request.logits == "generated" and final):
+                sequence.show(part, [start + at for at in found])
 
     def _finish(self, sequence: Sequence, request: Request) -> Generation:
         """Keep the rows or give the pages back."""
         if request.record:
             tokens = np.array(sequence.tokens[: sequence.rows], dtype=np.uint32)
-            self._store.keep(tokens, sequence.pages, sequence.parts(), request.namespace)
+            self._store.keep(tokens, sequence.pages, sequence.parts(), sequence.prompt.namespace)
         else:
             self._store.pages.give(sequence.pages)
         return sequence.generation()
@@ -180,9 +185,9 @@ class Scheduler:
 
 def _wanted(sequence: Sequence, start: int, end: int, everything: bool) -> list[int]:
     """Offsets in a stretch whose scores are needed."""
-    if everything:
-        return list(range(end - start))
-    return [end - start - 1] if end >= sequence.prompt_len else []
+    final = end >= sequence.prompt_len
+    first = max(0, sequence.prompt.logits_from - start) if everything else end - start
+    return list(range(min(first, end - start - final), end - start))
 
 
 def _chunks(
@@ -193,7 +198,7 @@ def _chunks(
     room = 0
     for sequence, start, end in todo:
         while start < end:
-            if room == 0:
+            if room == 0 or len(groups[-1]) == _MOST_STRETCHES:
                 groups.append([])
                 room = size
             stop = min(end, start + room)

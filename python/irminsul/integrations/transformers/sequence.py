@@ -17,9 +17,9 @@ from irminsul.integrations.transformers.batch import Stretch
 from irminsul.integrations.transformers.results import Generation, PromptStats
 from irminsul.integrations.transformers.sampling import Sampling
 from irminsul.integrations.transformers.spans import Planner, Span, holes
-from irminsul.integrations.transformers.store import Part
+from irminsul.integrations.transformers.store import Part, TokenArray
 
-__all__ = ["Logits", "Request", "Reusing", "Sequence"]
+__all__ = ["Logits", "Prompt", "Request", "Reusing", "Sequence"]
 
 Logits = Literal["none", "generated", "computed"]
 Reusing = bool | Literal["prefix"] | Planner
@@ -35,7 +35,15 @@ class Request:
     stop: frozenset[int]
     logits: Logits
     record: bool
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What belongs to one prompt of a call."""
+
+    tokens: TokenArray
     namespace: Namespace
+    logits_from: int = 0
 
 
 @dataclass(eq=False)
@@ -53,7 +61,7 @@ class Sequence:
     """
 
     tokens: list[int]
-    prompt_len: int
+    prompt: Prompt
     spans: AbstractSequence[Span]
     prefix_len: int
     pages: list[int]
@@ -72,6 +80,18 @@ class Sequence:
         self.tokens.append(token)
         new = len(self.tokens) - self.prompt_len
         self.done = token in request.stop or new >= request.max_new_tokens
+
+    def show(self, scores: Tensor, positions: list[int]) -> None:
+        """Add scores that the caller wants to see; those before `logits_from` are left out."""
+        hidden = sum(position < self.prompt.logits_from for position in positions)
+        if hidden < len(positions):
+            self.logits.append(scores[hidden:])
+            self.logit_positions += positions[hidden:]
+
+    @property
+    def prompt_len(self) -> int:
+        """Number of given tokens."""
+        return len(self.prompt.tokens)
 
     @property
     def rows(self) -> int:

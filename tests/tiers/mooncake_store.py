@@ -107,7 +107,6 @@ class Store:
             "--rpc_address=127.0.0.1",
             f"--metrics_port={self._metrics_port}",
             "--metrics_host=127.0.0.1",
-            "--default_kv_lease_ttl=200",
         )
         until = time.monotonic() + 30.0
         while time.monotonic() < until:

@@ -54,7 +54,7 @@ def find_spans(
     known: Found | None = getattr(window.request, "irm_found", None)
     if known is None or known.version != mirror.version or known.start > window.start:
         spans = _looked_up(window, mirror, namespace, limits, metrics)
-        known = Found(mirror.version, window.start, spans)
+        known = Found(mirror.version, mirror.changes, window.start, spans)
         window.request.irm_found = known
         window.spans = list(spans)
     else:
@@ -63,7 +63,8 @@ def find_spans(
             for span in known.spans
             if span.end > window.start
         ]
-        follow(window, mirror, metrics)
+    window.changes = known.changes
+    follow(window, mirror, metrics)
     window.cut(window.end)
 
 
@@ -93,13 +94,15 @@ def _looked_up(
 
 def follow(window: Window, mirror: TreeMirror, metrics: Metrics) -> None:
     """Find the rows of `window` where they are now; what was evicted is computed."""
+    if window.changes == mirror.changes:
+        return
+    window.changes = mirror.changes
     tokens = prompt_tokens(window.request)
     live = []
     for span in window.spans:
-        if span.on_host:  # its lease holds the rows where they are
-            live.append(span)
-            continue
-        rows = mirror.follow(span.rows, span.start - span.delta, tokens, span.start)
+        source = span.start - span.delta
+        # Rows on the host are held where they are by their lease.
+        rows = span.rows if span.on_host else mirror.follow(span.rows, source, tokens, span.start)
         if rows is None:
             metrics.add("evicted_spans", 1)
         else:
@@ -232,7 +235,7 @@ def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchP
         target_slots=_joined([target for _, target in moved], slots),
         deltas=_deltas(spans, slots.device),
         shares=tuple(_share(window) for window in windows),
-        host=_host_copy([pair for pair in placed if pair[0].on_host]),
+        host=HostCopy.of([pair for pair in placed if pair[0].on_host]),
     )
 
 
@@ -250,25 +253,10 @@ def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
     return torch.cat(parts).to(torch.int64) if parts else like.new_empty(0, dtype=torch.int64)
 
 
-def _host_copy(placed: list[tuple[Span, Tensor]]) -> HostCopy | None:
-    if not placed:
-        return None
-    return HostCopy(
-        pieces=tuple(piece for span, _ in placed for piece in span.rows),
-        target_slots=torch.cat([target for _, target in placed]).to(torch.int64),
-        deltas=torch.from_numpy(
-            np.repeat([s.delta for s, _ in placed], [s.length for s, _ in placed])
-        ),
-    )
-
-
 def _deltas(spans: list[Span], device: torch.device) -> Tensor:
-    """Return the distance of every moved token; only one number per span is copied."""
-    if not spans:
-        return torch.empty(0, dtype=torch.int64, device=device)
-    numbers = torch.tensor([(span.delta, span.length) for span in spans], dtype=torch.int64)
-    delta, length = to_device(numbers, device).unbind(1)
-    return torch.repeat_interleave(delta, length, output_size=sum(span.length for span in spans))
+    """Return the distance of every moved token, [moved tokens]."""
+    deltas = np.repeat([span.delta for span in spans], [span.length for span in spans])
+    return to_device(torch.from_numpy(deltas.astype(np.int64, copy=False)), device)
 
 
 def _share(window: Window) -> Share:

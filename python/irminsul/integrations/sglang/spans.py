@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from irminsul.integrations.sglang.mirror import Rows
@@ -89,9 +90,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Found:
-    """What a lookup found for a prompt from `start` on, while the mirror had `version`."""
+    """What a lookup found for a prompt from `start` on, in that state of the mirror."""
 
     version: int
+    changes: int
     start: int
     spans: Sequence[Span]
 
@@ -108,12 +110,16 @@ class Share:
 
 @dataclass
 class Window:
-    """The positions ``[start, end)`` that one request prefills in this round."""
+    """The positions ``[start, end)`` that one request prefills in this round.
+
+    ``changes`` is the mirror's when the rows of `spans` were last known to be where they say.
+    """
 
     request: Any
     start: int
     end: int
     spans: list[Span] = field(default_factory=list)
+    changes: int = -1
 
     def holes(self) -> list[tuple[int, int]]:
         """Return the positions to compute, as half-open intervals."""
@@ -168,6 +174,18 @@ class HostCopy:
     pieces: tuple[Rows, ...]
     target_slots: Tensor
     deltas: Tensor
+
+    @classmethod
+    def of(cls, placed: Sequence[tuple[Span, Tensor]]) -> HostCopy | None:
+        """Return the copy of spans on the host, each with its slots; None when there are none."""
+        if not placed:
+            return None
+        deltas = [torch.full((span.length,), span.delta) for span, _ in placed]
+        return cls(
+            pieces=tuple(piece for span, _ in placed for piece in span.rows),
+            target_slots=torch.cat([target for _, target in placed]).to(torch.int64),
+            deltas=torch.cat(deltas),
+        )
 
     @property
     def tokens(self) -> int:

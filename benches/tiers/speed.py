@@ -1,0 +1,212 @@
+"""Mooncake's own calls beside the tier's, on one loopback store -> bytes a second of each.
+
+    python benches/tiers/speed.py --out benches/tiers/results/speed.json
+
+One process holds the memory, a second one is Mooncake used directly (registered buffers, batches of
+the same size, as many threads as the tier has workers), and this one uses the tier: encoding,
+checksum and the way to its client process included. The two take turns on keys of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from irminsul import Namespace
+from irminsul.tiers import ChunkRows, ChunkSpace, RowLayout
+from irminsul.tiers.value import encoded_bytes
+from tiers.mooncake_store import Store, until
+
+MIB = 1 << 20
+BATCH = 32
+CALL_BYTES = 8 * MIB
+# layers x bytes of a row: the tiny model of the tests, DeepSeek-V2-Lite, DeepSeek-V3.
+SHAPES = {"3 layers": (3, 1152), "V2-Lite": (27, 1152), "V3": (61, 1152)}
+TOKENS = 128
+
+
+def raw_client(address: str, workers: int) -> None:
+    """Serve lines ``kind prefix count size`` with seconds, using Mooncake as it is."""
+    from mooncake.store import MooncakeDistributedStore
+
+    store = MooncakeDistributedStore()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 * MIB, "tcp", "", address) == 0
+    block = np.random.default_rng(0).integers(0, 256, 256 * MIB, dtype=np.uint8)
+    assert store.register_buffer(block.ctypes.data, block.nbytes) == 0
+    pool = ThreadPoolExecutor(workers)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        kind, prefix, count, size = line.split()
+        keys = [f"{prefix}-{index}" for index in range(int(count))]
+        pointers = [block.ctypes.data + index * int(size) for index in range(int(count))]
+        call = store.batch_put_from if kind == "put" else store.batch_get_into
+        each = max(1, min(BATCH, CALL_BYTES // int(size)))
+        began = time.perf_counter()
+        jobs = [
+            pool.submit(call, keys[i : i + each], pointers[i : i + each], [int(size)] * each)
+            if i + each <= len(keys)
+            else pool.submit(call, keys[i:], pointers[i:], [int(size)] * (len(keys) - i))
+            for i in range(0, len(keys), each)
+        ]
+        codes = [code for job in jobs for code in job.result()]
+        seconds = time.perf_counter() - began
+        good = all(code == (0 if kind == "put" else int(size)) for code in codes)
+        print(json.dumps({"seconds": seconds, "good": good}), flush=True)
+    os._exit(0)
+
+
+class Raw:
+    """The process above."""
+
+    def __init__(self, address: str, workers: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--raw", address, "--workers", str(workers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._read() == "ready\n"
+
+    def __call__(self, kind: str, prefix: str, count: int, size: int) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{kind} {prefix} {count} {size}\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._read())
+        if not answer["good"]:
+            raise RuntimeError(f"Mooncake's own {kind} failed")
+        return float(answer["seconds"])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+def measure(store: Store, raw: Raw, tier: Any, shape: str, rounds: int) -> dict[str, list[float]]:
+    """Return bytes a second of each side and call, one number a round."""
+    layers, row_bytes = SHAPES[shape]
+    space = ChunkSpace(Namespace(model=shape), RowLayout("bench", layers, row_bytes))
+    random = np.random.default_rng(1)
+    count = min(64, 192 * MIB // (layers * row_bytes * TOKENS))
+    rows = random.integers(0, 256, (layers, TOKENS, row_bytes), dtype=np.uint8)
+    found: dict[str, list[float]] = {"raw put": [], "tier put": [], "raw get": [], "tier get": []}
+    for number in range(rounds):
+        ids = random.integers(0, 1 << 32, (count, TOKENS), dtype=np.uint32)
+        parts = [ChunkRows(space.ref(chunk), number, 0, 0, rows) for chunk in ids]
+        refs = [part.ref for part in parts]
+        size = encoded_bytes(refs[0])
+        total = count * size
+        prefix = f"{shape}-{number}".replace(" ", "_")
+        sides = {
+            "raw put": lambda p=prefix, s=size: raw("put", p, count, s),
+            "tier put": lambda p=parts: _seconds(tier.put(p, 120.0), tier.counts),
+            "raw get": lambda p=prefix, s=size: raw("get", p, count, s),
+            "tier get": lambda r=refs: _seconds(tier.get(r, 120.0, lambda _: None), tier.counts),
+        }
+        # Who goes first changes, so that neither always meets a warmer store.
+        order = list(sides) if number % 2 else ["tier put", "raw put", "tier get", "raw get"]
+        for side in order:
+            seconds = sides[side]()
+            if number:  # the first round connects
+                found[side].append(total / seconds)
+        _empty(store)
+    return found
+
+
+def _seconds(ticket: Any, counts: Any) -> float:
+    began = time.perf_counter()
+    answers = ticket.result()
+    seconds = time.perf_counter() - began
+    if not all(answers):
+        raise RuntimeError(
+            f"the tier missed {answers.count(False)} of {len(answers)}: {counts.snapshot()}"
+        )
+    return seconds
+
+
+def _empty(store: Store) -> None:
+    code = (
+        "import os, sys\nfrom mooncake.store import MooncakeDistributedStore as S\ns = S()\n"
+        f"s.setup('127.0.0.1', 'P2PHANDSHAKE', 0, 1 << 24, 'tcp', '', '{store.address}')\n"
+        "s.remove_all(True)\nos._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, timeout=60)
+    until(lambda: False, 0.1)
+
+
+def rows_of(shape: str, found: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Return one result row per call."""
+    rows = []
+    for call in ("put", "get"):
+        # Pairs of one round saw the same machine; the ratio is the median of theirs.
+        ratios = [
+            ours / theirs
+            for ours, theirs in zip(found[f"tier {call}"], found[f"raw {call}"], strict=True)
+        ]
+        rows.append(
+            {
+                "bar_id": "tiers-4",
+                "case": f"{call}, {shape}, {TOKENS} tokens a chunk",
+                "metric": "median ratio of speeds, tier to Mooncake's own calls",
+                "value": round(statistics.median(ratios), 3),
+                "unit": "",
+                "rival": "mooncake batch_put_from / batch_get_into, GB/s",
+                "rival_value": round(statistics.median(found[f"raw {call}"]) / 1e9, 3),
+                "bar": ">= 0.80",
+                "samples": [round(ratio, 3) for ratio in ratios],
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--raw", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.raw:
+        raw_client(arguments.raw, arguments.workers)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder), 2 << 30)
+        raw = Raw(store.address, arguments.workers)
+        tier = store.tier(
+            arena_bytes=512 * MIB, queue_bytes=1 << 30, hang_s=60.0, workers=arguments.workers
+        )
+        rows = []
+        for shape in SHAPES:
+            rows += rows_of(shape, measure(store, raw, tier, shape, arguments.rounds))
+        tier.close()
+        raw.close()
+        store.close()
+    result = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, loopback",
+        "command": "python benches/tiers/speed.py",
+        "rows": rows,
+    }
+    print(json.dumps(result, indent=2))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from common import Clock, Ids, Load, Prompts, Reply, Row, Server, interleaved, ratio_row
 
+SHORT = (512, 1024, 2048, 4096)  # prompt lengths at which moving may not pay
 SHARES = (10, 30, 50, 70)  # per cent of a prompt that is moved, over eight holes
 
 
@@ -251,7 +252,7 @@ def forms(bench: Bench) -> list[Row]:
     interleaved(server, prompts, cases, 1, Clock(1e9))
     taken = interleaved(server, prompts, cases, 8, bench.clock)
     rows = [_median_row(case, replies, n) for case, replies in taken.items()]
-    for length in (512, 1024, 2048, 4096):
+    for length in SHORT:
         rows += _short(bench, server, length)
     return rows
 

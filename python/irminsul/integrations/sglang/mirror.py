@@ -43,13 +43,15 @@ class TreeMirror:
     -----
     ``broken`` is set by `lose`, for example at the first failure to follow a split or a deletion.
     The mirror no longer equals the tree then: it is emptied and finds nothing until `clear`.
-    ``version`` changes whenever a lookup might find more than before.
+    ``version`` changes whenever a lookup might find more than before, ``changes`` whenever rows
+    that were found may have gone elsewhere.
     """
 
     def __init__(self, registry: Registry, metrics: Metrics) -> None:
         self.registry = registry
         self.broken = False
         self.version = 0
+        self.changes = 0
         self._metrics = metrics
         self._owners: dict[int, Any] = {}
         self._keys = itertools.count(1)
@@ -88,6 +90,7 @@ class TreeMirror:
         first, second, inside = provenance.split(
             record, len(head.key), above.depth if above is not None else 0
         )
+        self.changes += 1
         if inside:
             self._split_segment(first.segments[-1], second.segments[0], inside)
         setattr(head, _RECORD, first)
@@ -99,6 +102,7 @@ class TreeMirror:
     def delete(self, node: Any) -> None:
         """Follow the deletion of a leaf: its rows are donors no more."""
         record = record_of(node)
+        self.changes += 1
         for segment in record.segments if record is not None else ():
             if segment.key is not None:
                 self._owners.pop(segment.key, None)
@@ -111,6 +115,7 @@ class TreeMirror:
         self.registry.clear()
         self.broken = False
         self.version += 1
+        self.changes += 1
 
     def guard(self, change: Callable[..., None], *arguments: Any) -> None:
         """Run `change`; if it fails, empty the mirror and find nothing any more."""
@@ -124,6 +129,7 @@ class TreeMirror:
     def lose(self, reason: str, message: str) -> None:
         """Empty the mirror and find nothing until `clear`: what it holds cannot be trusted."""
         self.broken = True
+        self.changes += 1
         self._owners.clear()
         self.registry.clear()
         self._metrics.fallback(reason, "%s", message)

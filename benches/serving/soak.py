@@ -1,0 +1,219 @@
+"""Minutes of mixed load on a pool far too small for it -> leaks, wrong tokens, and signs of life.
+
+Clients send prompts made of documents that keep coming back, some of them aborted on the way, and
+between them bystanders: fixed prompts in exact mode at temperature 0, whose answers were taken
+beforehand on the idle engine. From time to time everybody stops, so that SGLang's own idle check
+can count its pool: it ends the scheduler on a leak.
+
+    python benches/serving/soak.py --minutes 60 --out benches/serving/results/soak_cpu.json
+    python benches/serving/soak.py --device cuda --minutes 7 --out soak_gpu.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shlex
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from common import Ids, Row, Server, machine
+
+VOCABULARY = 512
+ANSWER = 16  # tokens of a bystander's answer
+NEAR_TIE = 0.02  # nats between the two best tokens, below which rounding decides
+
+
+@dataclass
+class Soak:
+    """The load, and what has been seen of it."""
+
+    server: Server
+    random: random.Random
+    scale: int
+    counts: Counter[str] = field(default_factory=Counter)
+    bystanders: list[tuple[Ids, list[int], list[float]]] = field(default_factory=list)
+    documents: list[Ids] = field(default_factory=list)
+
+    def text(self, low: int, high: int) -> Ids:
+        count = self.random.randint(low, high)
+        return np.array([self.random.randrange(2, VOCABULARY) for _ in range(count)])
+
+    def prepare(self) -> None:
+        """Draw the documents, and take the bystanders' answers on the idle engine."""
+        self.documents = [self.text(100, 180 * self.scale) for _ in range(8)]
+        for _ in range(6):
+            ids = self.text(60, 150)
+            tokens, gaps = self.server.run(self._bystander(ids))
+            self.bystanders.append((ids, tokens, gaps))
+
+    async def client(self, end: float) -> None:
+        while time.monotonic() < end:
+            kind = self.random.random()
+            if kind < 0.25:
+                await self._check(*self.random.choice(self.bystanders))
+            else:
+                await self._moved(abort=kind > 0.85)
+
+    async def _check(self, ids: Ids, wanted: list[int], gaps: list[float]) -> None:
+        tokens, _ = await self._bystander(ids)
+        self.counts["bystanders"] += 1
+        for index, (one, other) in enumerate(zip(tokens, wanted, strict=True)):
+            if one != other:
+                self.counts["near_ties" if gaps[index] < NEAR_TIE else "wrong"] += 1
+                return
+
+    async def _bystander(self, ids: Ids) -> tuple[list[int], list[float]]:
+        """Return an exact answer and, per token, how far the second best one was behind."""
+        meta, tokens = await self._send(
+            ids, ANSWER, {"irminsul": False}, return_logprob=True, top_logprobs_num=2
+        )
+        best = meta["output_top_logprobs"]
+        return tokens, [float(first[0]) - float(second[0]) for first, second in best]
+
+    async def _moved(self, *, abort: bool) -> None:
+        ids = self.text(20, 60)
+        for _ in range(self.random.randint(1, 3)):
+            ids = np.concatenate([ids, self.random.choice(self.documents), self.text(2, 12)])
+        rid = f"soak-{time.monotonic_ns()}"
+        sent = asyncio.ensure_future(
+            self._send(ids, self.random.randint(1, 40), None, rid=rid, stream=True)
+        )
+        if abort:
+            await asyncio.sleep(self.random.random() * 0.5)
+            self.server.engine.tokenizer_manager.abort_request(rid)
+        try:
+            meta, tokens = await sent
+        except (ValueError, asyncio.CancelledError):  # aborted before it was scheduled
+            self.counts["aborted"] += 1
+            return
+        ended = (meta.get("finish_reason") or {}).get("type")
+        self.counts["aborted" if ended == "abort" else "served"] += 1
+        self.counts["reused"] += int(meta.get("cached_tokens", 0))
+        self.counts["prompt"] += int(meta.get("prompt_tokens", 0))
+        self.counts["impossible"] += meta.get("cached_tokens", 0) >= max(1, len(ids))
+        self.counts["outside_vocabulary"] += any(not 0 <= t < VOCABULARY for t in tokens)
+
+    async def _send(
+        self, ids: Ids, tokens: int, params: Any, **fields: Any
+    ) -> tuple[dict[str, Any], list[int]]:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        if params is not None:
+            sampling["custom_params"] = params
+        request = GenerateReqInput(input_ids=ids.tolist(), sampling_params=sampling, **fields)
+        meta: dict[str, Any] = {}
+        out: list[int] = []
+        async for answer in self.server.engine.tokenizer_manager.generate_request(request, None):
+            meta, out = answer["meta_info"], list(answer["output_ids"])
+        return meta, out
+
+    def idle(self) -> None:
+        """Leave the scheduler alone for long enough to count its pool; it dies of a leak."""
+        time.sleep(3.0)
+        self.server.run(self._send(self.text(10, 20), 1, None))
+        self.counts["idle_checks"] += 1
+
+
+def engine(device: str) -> tuple[str, dict[str, Any]]:
+    """Return a folder with a small random model and the arguments that serve it on `device`."""
+    from irminsul.demo import cpu_host
+    from irminsul.demo.model import TinyModel
+
+    folder = tempfile.mkdtemp(prefix="irminsul-soak-")
+    common = {"load_format": "auto", "chunked_prefill_size": 256, "max_running_requests": 16}
+    if device == "cpu":
+        os.environ.update(cpu_host.environment())
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        arguments = cpu_host.engine_arguments(TinyModel().write(folder), context_length=4096)
+        return str(arguments.pop("model_path")), {**arguments, **common, "max_total_tokens": 1600}
+    TinyModel(layers=4, heads=16, nope_head_dim=128, value_head_dim=128).write(folder)
+    return folder, {
+        **common,
+        "attention_backend": "flashinfer",
+        "mem_fraction_static": 0.3,
+        "chunked_prefill_size": 1024,
+        "max_total_tokens": 12_000,
+        "schedule_conservativeness": 0.3,
+    }
+
+
+def memory(server: Server) -> float:
+    """Return the resident memory of the engine's processes, in MiB."""
+    family = psutil.Process().children(recursive=True)
+    return sum(process.memory_info().rss for process in family) / 2**20
+
+
+def rows(soak: Soak, seconds: float, memory_before: float, memory_after: float) -> list[Row]:
+    counts = soak.counts
+    common = {
+        "bar_id": "sglang.7",
+        "case": f"{seconds / 60:.1f} minutes of mixed load",
+        "rival": None,
+        "rival_value": None,
+        "samples": counts["served"] + counts["aborted"] + counts["bystanders"],
+    }
+    found = [
+        ("wrong tokens for bystanders", counts["wrong"], "1", "== 0"),
+        ("idle checks passed", counts["idle_checks"], "1", ">= 1"),
+        ("answers with impossible counts", counts["impossible"], "1", "== 0"),
+        ("tokens outside the vocabulary", counts["outside_vocabulary"], "1", "== 0"),
+        ("growth of resident memory", round(memory_after - memory_before, 1), "MiB", "<= 200"),
+    ]
+    details = {name: counts[name] for name in sorted(counts)}
+    return [
+        {**common, "metric": metric, "value": value, "unit": unit, "bar": bar, "counts": details}
+        for metric, value, unit, bar in found
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--clients", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    model, options = engine(arguments.device)
+    server = Server(model, "irminsul", **options)
+    scale = 1 if arguments.device == "cpu" else 8
+    soak = Soak(server, random.Random(arguments.seed), scale)
+    soak.prepare()
+    began = time.monotonic()
+    end, before = began + arguments.minutes * 60, 0.0
+
+    async def everyone(until: float) -> None:
+        await asyncio.gather(*(soak.client(until) for _ in range(arguments.clients)))
+
+    while (now := time.monotonic()) < end:
+        server.run(everyone(min(end, now + max(20.0, arguments.minutes * 6))))
+        soak.idle()
+        before = before or memory(server)
+        print(f"{(time.monotonic() - began) / 60:.1f} min {dict(soak.counts)}", flush=True)
+    made = rows(soak, time.monotonic() - began, before, memory(server))
+    result = {
+        "machine": machine(),
+        "command": shlex.join(["python", *sys.argv]),
+        "rows": made,
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    server.stop()
+    wrong = soak.counts["wrong"] + soak.counts["impossible"] + soak.counts["outside_vocabulary"]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""An installation -> a list of checks: versions, the engine's hooks, native parts, GPUs.
+"""An installation -> a list of checks: versions, the engine's hooks, native parts, GPUs, tiers.
 
 Must not change anything, and must run with nothing but numpy installed: every other part may be
 missing, which is a finding only where something that is there cannot work.
@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import irminsul
 from irminsul import native
+from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import compat
 
 __all__ = ["Check", "add_arguments", "examine", "run"]
@@ -41,7 +42,7 @@ class Check:
     Attributes
     ----------
     group
-        ``versions``, ``sglang``, ``native`` or ``gpu``.
+        ``versions``, ``sglang``, ``native``, ``gpu`` or ``tiers``.
     name
         What was looked at.
     status
@@ -79,6 +80,7 @@ def examine() -> Iterator[Check]:
     yield from _sglang()
     yield from _native()
     yield from _gpus()
+    yield from _tiers()
 
 
 def _print(checks: list[Check]) -> None:
@@ -192,6 +194,21 @@ def _gpus() -> Iterator[Check]:
         if native.is_available() and not native.supports_device(index):
             detail += "; the CUDA library has no kernels for it, torch does their work"
         yield Check("gpu", f"NVIDIA {index}", "ok", detail)
+
+
+def _tiers() -> Iterator[Check]:
+    from irminsul.integrations.sglang import settings
+    from irminsul.tiers import MooncakeSettings
+    from irminsul.tiers.examine import examine_store
+
+    try:
+        options = settings.load()
+        where = MooncakeSettings(**settings.store_fields(options)) if options.pool_master else None
+    except IrminsulError as error:
+        yield Check("tiers", "settings", "mismatch", str(error))
+        return
+    for finding in examine_store(where):
+        yield Check("tiers", finding.name, finding.status, finding.detail)
 
 
 def _nvidia_gpus() -> Iterator[str]:

@@ -158,6 +158,17 @@ def chunk_overrides(settings: Settings) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(settings, f"chunk_{name}")) > 0}
 
 
+def store_fields(settings: Settings) -> dict[str, Any]:
+    """Return the fields of ``irminsul.tiers.MooncakeSettings`` that `settings` give."""
+    return {
+        "master": settings.pool_master,
+        "metadata": settings.pool_metadata,
+        "local_hostname": settings.pool_hostname,
+        "protocol": settings.pool_protocol,
+        "device": settings.pool_device,
+    }
+
+
 _TYPES: dict[str, Any] = get_type_hints(Settings)
 _POLICY = (
     "sink_tokens",

@@ -18,7 +18,7 @@ from irminsul import ChunkParams, Namespace, Policy
 from irminsul.errors import HostMismatch
 from irminsul.integrations.sglang import tiers_identity, tiers_rows
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.settings import Settings, store_fields
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Span, Window
 from irminsul.integrations.sglang.tiers_off import NoTiers
 from irminsul.integrations.sglang.tiers_queue import FetchQueue, prompt
@@ -222,13 +222,7 @@ def _event() -> Any:
 def _store(settings: Settings, cost: CostModel) -> MooncakeTier | None:
     if not settings.pool_master:
         return None
-    where = MooncakeSettings(
-        master=settings.pool_master,
-        metadata=settings.pool_metadata,
-        local_hostname=settings.pool_hostname,
-        protocol=settings.pool_protocol,
-        device=settings.pool_device,
-    )
+    where = MooncakeSettings(**store_fields(settings))
     return MooncakeTier(where, cost.transferred)
 
 

@@ -140,7 +140,14 @@ def test_a_server_that_fails_requests(capsys: pytest.CaptureFixture[str]) -> Non
     assert "input is too long" in error
 
 
-@pytest.mark.parametrize("option", ["--documents", "--words", "--max-tokens"])
+def test_token_ids_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer(skip_tokenizer_init=False)
+    status, report = verify(server, capsys, "--vocab-size", "512")
+    assert status == 0, report
+    assert max(max(request["input_ids"]) for request in server.requests) < 512
+
+
+@pytest.mark.parametrize("option", ["--documents", "--words", "--max-tokens", "--vocab-size"])
 def test_counts_must_be_positive(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--base-url", "http://127.0.0.1:9", option, "0"]) == 2
     assert f"{option} must be at least 1" in capsys.readouterr().err

@@ -30,6 +30,8 @@ def register() -> None:
     _provide_rotary_import()
     _keep_mla_absorbed()
     _keep_nccl_out()
+    _pin_nothing()
+    _attend_in_parallel()
 
 
 def environment(page_size: int = 1, ranks: int = 1) -> dict[str, str]:
@@ -114,6 +116,38 @@ def _keep_nccl_out() -> None:
 
     initialise.irminsul_original = original  # type: ignore[attr-defined]
     GroupCoordinator.__init__ = initialise
+
+
+def _pin_nothing() -> None:
+    # Parts of SGLang pin host memory whatever the device is, which needs a GPU's driver.
+    import torch
+
+    if torch.cuda.is_available() or hasattr(torch.zeros, "irminsul_original"):
+        return
+
+    def unpinned(original: Any) -> Any:
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop("pin_memory", None)
+            return original(*args, **kwargs)
+
+        make.irminsul_original = original  # type: ignore[attr-defined]
+        return make
+
+    for name in ("empty", "zeros", "ones", "full", "tensor", "arange"):
+        setattr(torch, name, unpinned(getattr(torch, name)))
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign]
+
+
+def _attend_in_parallel() -> None:
+    # Attention data parallelism pads batches by a number that torch_native was never asked for,
+    # and gathers tokens by a Triton kernel unless this is SGLang's CPU build.
+    from sglang.srt.layers import dp_attention
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+
+    TorchNativeAttnBackend.get_cuda_graph_seq_len_fill_value = lambda _: 1
+    if hasattr(dp_attention, "memcpy_cpu"):  # not yet in 0.5.16
+        dp_attention.memcpy_func = dp_attention.memcpy_cpu
 
 
 def _no_rotary_kernel(*_: Any, **__: Any) -> None:

@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most that a moved document may change the first token's distribution, as a median "
         "(%(default)s)",
     )
+    parser.add_argument(
+        "--vocab-size",
+        type=int,
+        metavar="N",
+        help="send random token ids below N (default: text; ids where the server has no tokenizer)",
+    )
     parser.add_argument("--seed", type=int, default=None, help="of the documents (default: fresh)")
 
 
@@ -62,9 +68,10 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Collect, judge and print; 0 when every check passed."""
-    for name in ("documents", "words", "max_tokens"):
-        if getattr(arguments, name) < 1:
-            raise InvalidParams(f"--{name.replace('_', '-')} must be at least 1")
+    for name, least in (("documents", 1), ("words", 1), ("max_tokens", 1), ("vocab_size", 100)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise InvalidParams(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
     client = Client(arguments.base_url, api_key=arguments.api_key, timeout_s=arguments.timeout)
     info = client.info()
     if info.cache != "irminsul":
@@ -73,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
             "--radix-cache-backend irminsul"
         )
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
-    author = Author(seed, None if info.takes_text else vocabulary_size(info))
+    vocabulary = None if info.takes_text else vocabulary_size(info)
+    author = Author(seed, arguments.vocab_size or vocabulary)
     probes = [author.probe(arguments.words) for _ in range(arguments.documents)]
     before = _reused_counter(client, info)
     evidence = collect(client, probes, arguments.max_tokens, secrets.token_hex(8), _progress)

@@ -38,7 +38,6 @@ _FLAGS: dict[str, str] = {
     "--enable-two-batch-overlap.",
     "enable_pdmux": "split prefill (PD multiplexing) runs layers outside the forward hook: drop "
     "--enable-pdmux.",
-    "enable_lora": "LoRA is not verified: drop --enable-lora.",
     "enable_deterministic_inference": "moved rows are not bit-equal to computed ones, which "
     "deterministic inference promises: drop --enable-deterministic-inference.",
     "enable_unified_memory": "the unified pool's slot ids are virtual: drop "

@@ -1,4 +1,4 @@
-"""The other ways to the same output: FlashMLA's dense decode, and relocating rows before attending.
+"""The other ways to the same output: FlashMLA, FlashInfer, and relocating rows before attending.
 
 Knows their Python interfaces; nothing of how results are reported.
 """
@@ -6,6 +6,7 @@ Knows their Python interfaces; nothing of how results are reported.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache as cache_once
 
 import torch
 from irminsul.rotation import RopeTable, relocate_rows
@@ -33,6 +34,38 @@ def flash_mla_call(case: Case, q: Tensor, cache: Tensor, pages: Tensor) -> Call 
 
     call()  # the first call fills in the schedule
     return call
+
+
+def flash_infer_call(case: Case, q: Tensor, cache: Tensor, pages: Tensor) -> Call | None:
+    """FlashInfer's paged MLA for Hopper, planned beforehand; None where it is missing."""
+    try:
+        from flashinfer.mla import BatchMLAPagedAttentionWrapper
+    except ImportError:
+        return None
+    wrapper = BatchMLAPagedAttentionWrapper(_flash_infer_workspace(), backend="fa3")
+    starts = torch.arange(case.batch + 1, dtype=torch.int32)
+    lens = torch.full((case.batch,), case.keys, dtype=torch.int32)
+    wrapper.plan(
+        (starts * case.q_len).cuda(),
+        (starts * pages.shape[1]).cuda(),
+        pages.flatten(),
+        lens.cuda(),
+        case.heads,
+        512,
+        64,
+        64,
+        case.q_len > 1,
+        SCALE,
+        q.dtype,
+        cache.dtype,
+    )
+    parts = q[..., :512], q[..., 512:], cache[..., :512], cache[..., 512:]
+    return lambda: wrapper.run(*parts, return_lse=True)
+
+
+@cache_once
+def _flash_infer_workspace() -> Tensor:
+    return torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
 
 
 def relocation_call(case: Case, cache: Tensor, pages: Tensor, cos_sin: Tensor) -> Call:

@@ -1,8 +1,8 @@
 """Times of mla_attention on one GPU -> a JSON file of results.
 
-Every size runs in one process beside FlashMLA (package sglang-kernel, where it can be imported), as
-replays of CUDA graphs over keys that rotate through more than the L2, ours and theirs in turn. The
-schedules of both are made beforehand, as an engine does once for all layers.
+Every size runs in one process beside FlashMLA (package sglang-kernel) and FlashInfer's MLA,
+where they can be imported, as replays of CUDA graphs over keys that rotate through more than the
+L2, ours and theirs in turn. All schedules are made beforehand, as an engine does for all layers.
 
     python benches/kernels/mla/run.py --out benches/kernels/mla/results/h200.json
 """
@@ -12,50 +12,23 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from graphs import Call, capture, in_turn, timed
 from irminsul import native
 from irminsul.attention import TileTable, mla_attention, plan_attention
-from rivals import flash_mla_call, relocation_call
+from rivals import flash_infer_call, flash_mla_call, relocation_call
 from workloads import SCALE, TABLE, Case, Pool, cut_spans, rope_table, whole_pages
 
-Call = Callable[[], object]
 PREFILL = [Case(1, 16, 512, 32_768), Case(4, 16, 2048, 16_384)]
 STREAMING = [Case(64, 16, 1, 32_768), Case(8, 16, 1, 131_072)]
 SINGLE = {Case(1, 16, 1, 32_768), Case(1, 16, 1, 131_072)}
 CUT = [Case(64, 16, 1, 8192), Case(64, 128, 1, 8192)]
-
-
-def capture(calls: list[Call]) -> torch.cuda.CUDAGraph:
-    """One graph that holds all calls."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    return graph
-
-
-def replay_in_turn(graphs: dict[str, torch.cuda.CUDAGraph], calls: int, rounds: int) -> Any:
-    """Microseconds per call of each graph, one replay of each a round."""
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(2):
-        for graph in graphs.values():
-            graph.replay()
-    for _ in range(rounds):
-        for name, graph in graphs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            samples[name].append(start.elapsed_time(end) * 1000 / calls)
-    return samples
 
 
 class Bench:
@@ -72,7 +45,7 @@ class Bench:
         """GB/s of a reduction over 2 GiB: what this GPU reads at most."""
         words = self.pool.cache.view(torch.int32).flatten()[: 1 << 29].view(4096, -1)
         graph = capture([lambda: torch.amax(words, dim=1)])
-        times = replay_in_turn({"read": graph}, 1, 9)["read"]
+        times = timed(graph.replay, 1, rounds=9, warmup=2)
         return words.numel() * 4 / statistics.median(times) / 1e3
 
     def add(
@@ -95,7 +68,8 @@ class Bench:
 
     def time(self, case: Case, ways: dict[str, list[Call]]) -> dict[str, float]:
         graphs = {name: capture(calls) for name, calls in ways.items()}
-        self.samples = replay_in_turn(graphs, case.calls, self.rounds)
+        replays = {name: graph.replay for name, graph in graphs.items()}
+        self.samples = in_turn(replays, case.calls, rounds=self.rounds)
         return {name: statistics.median(values) for name, values in self.samples.items()}
 
     def compare(self, case: Case) -> None:
@@ -108,6 +82,9 @@ class Bench:
         flash = [flash_mla_call(case, q, self.pool.cache, p) for p in pages]
         if all(flash):
             ways["flash"] = flash  # type: ignore[assignment]
+        infer = [flash_infer_call(case, q, self.pool.cache, p) for p in pages]
+        if all(infer):
+            ways["infer"] = infer  # type: ignore[assignment]
         moved = [relocation_call(case, self.pool.cache, p, self.cos_sin) for p in pages]
         ways["unfused"] = [pair for one in zip(moved, ways["ours"], strict=True) for pair in one]
         self.report(case, self.time(case, ways))
@@ -128,6 +105,16 @@ class Bench:
             bar=bar,
             samples=kept,
         )
+        if infer := us.get("infer"):
+            self.add(
+                "mla.flashinfer",
+                case.name,
+                "time in a CUDA graph, delta 0",
+                us["ours"],
+                "us",
+                rival="FlashInfer 0.6.14, MLA, fa3",
+                rival_value=round(infer, 3),
+            )
         rate = case.bytes / us["ours"] / 1e3
         share = rate / self.read_bandwidth
         if case in PREFILL:
@@ -160,7 +147,7 @@ class Bench:
             f"{case.name:<52}{us['ours']:10.1f} us {case.flop / us['ours'] / 1e6:6.0f} TFLOP/s "
             f"{rate:6.0f} GB/s ({share:.3f}) | rotated x{us['rotated'] / us['ours']:.3f} | "
             f"flash {flash or 0:.1f} x{us['ours'] / (flash or 1):.3f} | "
-            f"unfused {us['unfused']:.1f}",
+            f"infer {infer or 0:.1f} | unfused {us['unfused']:.1f}",
             flush=True,
         )
 

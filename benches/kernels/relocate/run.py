@@ -23,7 +23,9 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from accuracy import figures_of
+from graphs import capture, timed
 from irminsul import native
 from irminsul._rotation_reference import relocate_reference
 from irminsul.rotation import RopeTable, check_relocations, relocate_rows
@@ -96,30 +98,11 @@ def jobs_of(case: Case, slots: int, positions: int) -> list[Job]:
 
 def replayed(calls: list[Callable[[], object]]) -> list[float]:
     """Microseconds per call in replays of one graph that holds them all."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
+    graph = capture(calls)
     # Capturing gives memory of earlier cases back to the driver, which clears it in the background:
     # after the largest ones, copies of 60 us were 6 us slower for a while.
     time.sleep(0.2)
-    return timed(graph.replay, len(calls), warmup=3)
-
-
-def timed(run: Callable[[], object], calls: int, warmup: int) -> list[float]:
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * REPLAYS)]
-    for _ in range(warmup):
-        run()
-    for start, end in zip(events[::2], events[1::2], strict=True):
-        start.record()
-        run()
-        end.record()
-    torch.cuda.synchronize()
-    pairs = zip(events[::2], events[1::2], strict=True)
-    return [start.elapsed_time(end) * 1000 / calls for start, end in pairs]
+    return timed(graph.replay, len(calls), rounds=REPLAYS, warmup=3)
 
 
 def device_copy(case: Case, calls: int) -> list[float]:
@@ -205,7 +188,10 @@ class Bench:
         ours: float,
     ) -> str:
         loop = timed(
-            lambda: relocate_reference(layers, *jobs[0], table.cos_sin, table.interleaved), 1, 1
+            lambda: relocate_reference(layers, *jobs[0], table.cos_sin, table.interleaved),
+            1,
+            rounds=REPLAYS,
+            warmup=1,
         )
         times = {"torch reference": statistics.median(loop)}
         if case.tokens <= 32_768:

@@ -1,0 +1,54 @@
+"""Calls -> CUDA graphs of them -> microseconds per call.
+
+Shared by the benches of all kernels; knows nothing of what is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+Call = Callable[[], object]
+
+
+def capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
+    """Run every call once, then record all of them, one after the other, in one graph."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph
+
+
+def timed(run: Call, calls: int, *, rounds: int, warmup: int) -> list[float]:
+    """Microseconds per call of `run`, which makes `calls` of them, once for each round."""
+    return in_turn({"": run}, calls, rounds=rounds, warmup=warmup)[""]
+
+
+def in_turn(
+    runs: dict[str, Call], calls: int, *, rounds: int, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Time several ways side by side: each once a round, so that the GPU's state meets all alike.
+
+    The host is ahead of the GPU throughout: it waits for the last round only.
+    """
+    for _ in range(warmup):
+        for run in runs.values():
+            run()
+    marks: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            marks[name].append((start, end))
+    torch.cuda.synchronize()
+    return {
+        name: [start.elapsed_time(end) * 1000 / calls for start, end in pairs]
+        for name, pairs in marks.items()
+    }

@@ -89,8 +89,8 @@ struct Storage {
   alignas(1024) uint8_t raw[C::RAW][RAW_BYTES];
   alignas(128) float scales[C::SCALES][PAGE_SIZE][NUM_GROUPS];
   alignas(16) float angles[C::ROPES][ROPE_DIM];
-  TileInfo key_tiles[C::SCALES];   // for the scores warpgroup
-  TileInfo rope_tiles[C::ROPES];   // for the rotating warps
+  int key_bounds[C::SCALES];       // of the tile whose factors are in the slot
+  TileInfo rope_tiles[C::ROPES];   // of the tile whose k_r is in the slot
   alignas(8) int row_pos[C::N];    // position of each query row's token
   float warp_max[4][C::N], warp_sum[4][C::N];
   alignas(8) float column_max[C::N];  // running maxima of S^T's columns

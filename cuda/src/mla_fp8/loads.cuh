@@ -32,10 +32,10 @@ __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring
 // One group of a tile; the first one brings the tile's factors and bounds along.
 template <class C>
 __device__ __forceinline__ void load_group(const Args& args, Storage<C>& sm, Ring<C::RAW>& ring,
-                                           int page, int i, const TileInfo& tile, int scales_slot) {
+                                           int page, int i, int bounds, int scales_slot) {
   barrier_wait(&sm.raw_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.raw_full[ring.slot];
-  if (i == 0) sm.key_tiles[scales_slot] = tile;
+  if (i == 0) sm.key_bounds[scales_slot] = bounds;
   barrier_expect(full, RAW_BYTES + (i == 0 ? SCALES_BYTES : 0));
   cute::SM90_TMA_LOAD_3D::copy(&args.rows, full, args.key_policy, sm.raw[ring.slot],
                                group_of(i) * SCALE_GROUP, 0, page);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, int w
       tile.pos0 = __shfl_sync(~0u, now.w, t % 32);
       if (lane == 0) {
         for (int i = 0; i < TILE_PAIRS; ++i) {
-          load_group<C>(args, sm, raw, page, i, tile, scales.slot);
+          load_group<C>(args, sm, raw, page, i, tile.bounds, scales.slot);
           if (i == 0) load_rope<C>(args, sm, ropes, page, tile);
         }
         scales.advance();

@@ -97,31 +97,51 @@ __device__ __forceinline__ float read_scale(const Storage<C>& sm, const Scores<C
   return keys.valid[r] ? scale : 0.0f;
 }
 
-// 16 bytes of each of the thread's two keys for slab j of a group.
+// 16 e4m3 numbers of each of the thread's two keys, and the factors of their group.
+struct Numbers {
+  uint4 x[2];
+  float scale[2];
+};
+
+// Reads the next slab, j of a group in the raw ring; the caller gives the group back.
 template <class C>
 __device__ __forceinline__ void read_numbers(const Storage<C>& sm, const Scores<C>& st,
-                                             const Keys& keys, int j, uint4 (&x)[2]) {
+                                             const Keys& keys, int group, int j,
+                                             Numbers& numbers) {
+  if (j == 0) {
+    barrier_wait(&sm.raw_full[st.raw.slot], st.raw.phase);
+    numbers.scale[0] = read_scale(sm, st, keys, 0, group);
+    numbers.scale[1] = read_scale(sm, st, keys, 1, group);
+  }
   const uint8_t* raw = sm.raw[st.raw.slot] + (st.warp * 16 + st.g) * SCALE_GROUP;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    x[r] = *reinterpret_cast<const uint4*>(raw + 8 * r * SCALE_GROUP +
-                                           (((2 * st.c + j) ^ st.g) << 4));
-    if (keys.cut && !keys.valid[r]) x[r] = uint4{0, 0, 0, 0};
+    numbers.x[r] = *reinterpret_cast<const uint4*>(raw + 8 * r * SCALE_GROUP +
+                                                   (((2 * st.c + j) ^ st.g) << 4));
+    if (keys.cut && !keys.valid[r]) numbers.x[r] = uint4{0, 0, 0, 0};
   }
 }
 
+// The copy engine's next write to the slot is ordered behind no load that is still under way: an
+// arrival does not wait for them, and P V can keep one waiting for longer than a copy takes. So this
+// comes after instructions that needed the numbers.
+template <class C>
+__device__ __forceinline__ void give_back_group(Storage<C>& sm, Scores<C>& st) {
+  __syncwarp();
+  if (st.lane == 0) barrier_arrive(&sm.raw_empty[st.raw.slot]);
+  st.raw.advance();
+}
+
 // The first operand's registers of a slab's four steps.
-__device__ __forceinline__ void widen(const uint4 (&x)[2], float scale0, float scale1,
-                                      uint32_t (&a)[4][4]) {
-  const uint32_t words[2][4] = {{x[0].x, x[0].y, x[0].z, x[0].w},
-                                {x[1].x, x[1].y, x[1].z, x[1].w}};
+__device__ __forceinline__ void widen(const Numbers& numbers, uint32_t (&a)[4][4]) {
 #pragma unroll
-  for (int s = 0; s < 4; ++s) {
+  for (int r = 0; r < 2; ++r) {
+    const uint4& x = numbers.x[r];
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float scale = r ? scale1 : scale0;
-      a[s][r] = scale_two(static_cast<uint16_t>(words[r][s]), scale);
-      a[s][2 + r] = scale_two(static_cast<uint16_t>(words[r][s] >> 16), scale);
+    for (int s = 0; s < 4; ++s) {
+      a[s][r] = scale_two(static_cast<uint16_t>(words[s]), numbers.scale[r]);
+      a[s][2 + r] = scale_two(static_cast<uint16_t>(words[s] >> 16), numbers.scale[r]);
     }
   }
 }
@@ -143,9 +163,9 @@ __device__ __forceinline__ void store_values(uint8_t* slab, const Scores<C>& st,
 
 // ----------------------------------------------------------------------------------------- scores
 
-// The last slab: k_r, turned meanwhile. Waits for all of S^T.
+// The last slab: k_r, turned meanwhile. Waits for all of S^T; returns what the tile is.
 template <class C>
-__device__ __forceinline__ void multiply_rope(Storage<C>& sm, Scores<C>& st, float (&s)[C::N / 2],
+__device__ __forceinline__ TileInfo multiply_rope(Storage<C>& sm, Scores<C>& st, float (&s)[C::N / 2],
                                               uint32_t q) {
   barrier_wait(&sm.rope_ready[st.ropes.slot], st.ropes.phase);
   const uint32_t k_r = k_major_descriptor(smem_address(sm.ropes[st.ropes.slot]));
@@ -157,62 +177,61 @@ __device__ __forceinline__ void multiply_rope(Storage<C>& sm, Scores<C>& st, flo
         q + LATENT_DIM / SLAB_DIM * (C::Q_SLAB_BYTES >> 4) + k * K_STEP);
   }
   cute::warpgroup_commit_batch();
+  TileInfo tile = sm.rope_tiles[st.ropes.slot];
+  tile.bounds = uniform(tile.bounds);
   cute::warpgroup_wait<0>();
   fence_registers(s);
   if (st.lane == 0) barrier_arrive(&sm.rope_empty[st.ropes.slot]);
   st.ropes.advance();
+  return tile;
 }
 
-// Widens one tile into the ring of slab pairs, and starts S^T over c_KV alongside.
+// S^T += of one slab, whose numbers stand in registers. The caller waits.
+template <class C>
+__device__ __forceinline__ void multiply_slab(float (&s)[C::N / 2], uint32_t (&a)[4][4], uint32_t q,
+                                              bool first) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) fence_registers(a[k]);
+  cute::warpgroup_arrive();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) multiply_registers<C::N>(s, a[k], q + k * K_STEP, first && k == 0);
+  cute::warpgroup_commit_batch();
+}
+
+// Widens one tile into the ring of slab pairs, and multiplies it alongside.
 template <class C>
 __device__ __forceinline__ TileInfo convert_tile(Storage<C>& sm, Scores<C>& st,
                                                  float (&s)[C::N / 2]) {
   const uint32_t q = opaque(k_major_descriptor(smem_address(sm.q)));
   uint32_t a[2][4][4];  // the slab being multiplied and the one being widened
-  TileInfo tile{};
-  Keys keys{};
+  barrier_wait(&sm.raw_full[st.raw.slot], st.raw.phase);
+  const Keys keys = find_keys(st, uniform(sm.key_bounds[st.scales.slot]));
+  Numbers now{}, next{};
+  read_numbers(sm, st, keys, group_of(0), 0, next);
   fence_registers(s);
 #pragma unroll
   for (int i = 0; i < TILE_PAIRS; ++i) {
-    barrier_wait(&sm.raw_full[st.raw.slot], st.raw.phase);
-    if (i == 0) {
-      tile = sm.key_tiles[st.scales.slot];
-      tile.bounds = uniform(tile.bounds);
-      keys = find_keys(st, tile.bounds);
-    }
-    const int group = group_of(i);
-    const float scale0 = read_scale(sm, st, keys, 0, group);
-    const float scale1 = read_scale(sm, st, keys, 1, group);
     barrier_wait(&sm.pair_empty[st.pairs.slot], st.pairs.phase ^ 1);
 #pragma unroll
     for (int j = 0; j < PAIR_SLABS; ++j) {
+      now = next;
+      if (j == 0) read_numbers(sm, st, keys, group_of(i), 1, next);
       if (i > 0) {  // the product that still reads these registers
         cute::warpgroup_wait<1>();
 #pragma unroll
         for (int k = 0; k < 4; ++k) fence_registers(a[j][k]);
       }
-      uint4 x[2];
-      read_numbers(sm, st, keys, j, x);
-      widen(x, scale0, scale1, a[j]);
+      widen(now, a[j]);
       store_values(sm.pairs[st.pairs.slot] + j * SLAB_BYTES, st, a[j]);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) fence_registers(a[j][k]);
-      cute::warpgroup_arrive();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        multiply_registers<C::N>(
-            s, a[j][k], q + (group * PAIR_SLABS + j) * (C::Q_SLAB_BYTES >> 4) + k * K_STEP,
-            i == 0 && j == 0 && k == 0);
-      }
-      cute::warpgroup_commit_batch();
+      multiply_slab<C>(s, a[j], q + (group_of(i) * PAIR_SLABS + j) * (C::Q_SLAB_BYTES >> 4),
+                       i == 0 && j == 0);
     }
-    __syncwarp();
-    if (st.lane == 0) barrier_arrive(&sm.raw_empty[st.raw.slot]);
-    st.raw.advance();
     st.pairs.advance();
+    give_back_group(sm, st);
+    if (i < TILE_PAIRS - 1) read_numbers(sm, st, keys, group_of(i + 1), 0, next);
   }
   st.scales.advance();
-  multiply_rope(sm, st, s, q);
+  const TileInfo tile = multiply_rope(sm, st, s, q);
 #pragma unroll
   for (int k = 0; k < 8; ++k) fence_registers(a[k / 4][k % 4]);
   return tile;

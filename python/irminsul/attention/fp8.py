@@ -43,7 +43,7 @@ def quantize_rows(rows: Tensor) -> Tensor:
     if rows.shape[-1] != HEAD_DIM:
         raise InvalidParams(f"rows have {rows.shape[-1]} numbers; they must have {HEAD_DIM}")
     groups = rows[..., :LATENT_DIM].float()
-    groups = groups.reshape(*rows.shape[:-1], -1, GROUP)
+    groups = groups.reshape(*rows.shape[:-1], LATENT_DIM // GROUP, GROUP)
     largest = groups.abs().amax(-1, keepdim=True)
     factors = torch.where(largest == 0, 1.0, largest / _E4M3_MAX)
     numbers = (groups / factors).clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn)
@@ -80,7 +80,7 @@ def dequantize_rows(rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     wide = torch.promote_types(dtype, torch.float32)
     numbers = rows[..., :LATENT_DIM].contiguous().view(torch.float8_e4m3fn).to(wide)
     factors = rows[..., _FACTORS].contiguous().view(torch.float32).to(wide)
-    latent = numbers.reshape(*rows.shape[:-1], -1, GROUP) * factors[..., None]
+    latent = numbers.reshape(*rows.shape[:-1], LATENT_DIM // GROUP, GROUP) * factors[..., None]
     rope = rows[..., _ROPE].contiguous().view(torch.bfloat16).to(wide)
     return torch.cat([latent.flatten(-2), rope], -1).to(dtype)
 

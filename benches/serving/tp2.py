@@ -13,6 +13,7 @@ matrices over two GPUs does by itself. Random weights.
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import json
 import os
@@ -20,6 +21,7 @@ import platform
 import shlex
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,15 @@ def ask(running: Any, ids: list[int], reuse: bool) -> Reply:
     return reply_from(answer, 0.0, 0.0)
 
 
+def flush(running: Any) -> None:
+    """Empty the cache; an answer may arrive before the scheduler is idle, and a busy one refuses."""
+    for _ in range(100):
+        if running.flush_cache().success:
+            return
+        time.sleep(0.05)
+    raise RuntimeError("the engine never became idle")
+
+
 def serve(arguments: argparse.Namespace, ranks: int, dump: str) -> Answers:
     """Answer every prompt on a fresh engine."""
     running = engine(arguments, ranks, dump)
@@ -98,7 +109,7 @@ def serve(arguments: argparse.Namespace, ranks: int, dump: str) -> Answers:
     try:
         for donor, moved in prompts(arguments.model, arguments.documents, arguments.length):
             found["cold"].append(ask(running, moved, reuse=False))
-            running.flush_cache()
+            flush(running)
             found["donor"].append(ask(running, donor, reuse=True))
             found["moved"].append(ask(running, moved, reuse=True))
     finally:
@@ -122,53 +133,73 @@ def equal_plans(dump: str) -> tuple[int, int, bool]:
     return len(first), equal, len(first) == rows
 
 
-def report(one: Answers, two: Answers, planned: tuple[int, int, bool]) -> list[dict[str, Any]]:
-    total, equal, rows = planned
+def plan_rows(arguments: argparse.Namespace, dump: str) -> list[dict[str, Any]]:
+    """Compare the plans of both ranks; under attention data parallelism none is made twice."""
+    if arguments.dp_attention:
+        return []
+    total, equal, rows = equal_plans(dump)
+    metric = "plans equal on both ranks"
+    found = _row(arguments, "plans", metric, equal, total, bar=f"== {total}")
+    return [{**found, "donor_rows_bit_equal": rows}]
+
+
+def answer_rows(arguments: argparse.Namespace, one: Answers, two: Answers) -> list[dict[str, Any]]:
+    """Compare the answers of two ranks with those of one, beside exact answers."""
     noise = differences(one["cold"], two["cold"])
     moved = differences(one["moved"], two["moved"])
-    reused = sum(reply.cached_tokens for reply in two["moved"])
-    common = {"bar_id": "sglang.tp2", "unit": "1", "rival": "", "rival_value": None}
+    reused = [sum(reply.cached_tokens for reply in side["moved"]) for side in (one, two)]
+    exact = "exact answers, two ranks to one"
+    count = moved.answers
+    row = functools.partial(_row, arguments, "moved")
     return [
-        {
-            **common,
-            "case": "plans",
-            "metric": "plans equal on both ranks",
-            "value": equal,
-            "bar": f"== {total}",
-            "samples": total,
-            "donor_rows_bit_equal": rows,
-        },
-        {
-            **common,
-            "case": "moved",
-            "metric": "reused tokens of two ranks, ratio to one rank",
-            "value": reused / max(1, sum(reply.cached_tokens for reply in one["moved"])),
-            "bar": "== 1",
-            "samples": moved.answers,
-            "tokens": reused,
-        },
-        {
-            **common,
-            "case": "moved",
-            "metric": "KL of the first token, two ranks to one",
-            "value": moved.kl_most,
-            "unit": "nat",
-            "rival": "exact answers, two ranks to one",
-            "rival_value": noise.kl_most,
-            "bar": None,
-            "samples": moved.answers,
-        },
-        {
-            **common,
-            "case": "moved",
-            "metric": "answers with other tokens, two ranks to one",
-            "value": moved.flips,
-            "rival": "exact answers, two ranks to one",
-            "rival_value": noise.flips,
-            "bar": None,
-            "samples": moved.answers,
-        },
+        row("reused tokens, two ranks to one", reused[1] / max(1, reused[0]), count, bar="== 1"),
+        row("KL of the first token, nat", moved.kl_most, count, exact, noise.kl_most),
+        row("answers with other tokens", moved.flips, count, exact, noise.flips),
     ]
+
+
+def _row(
+    arguments: argparse.Namespace,
+    case: str,
+    metric: str,
+    value: float,
+    samples: int,
+    rival: str = "",
+    rival_value: float | None = None,
+    bar: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "bar_id": "sglang.dp2" if arguments.dp_attention else "sglang.tp2",
+        "case": case,
+        "metric": metric,
+        "value": value,
+        "unit": "1",
+        "rival": rival,
+        "rival_value": rival_value,
+        "bar": bar,
+        "samples": samples,
+    }
+
+
+def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Write what is known so far, and print it."""
+    import sglang
+
+    name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor()
+    content = {
+        "machine": f"2 x {name}, torch {torch.__version__}",
+        "command": shlex.join(["python", *sys.argv]),
+        "sglang": sglang.__version__,
+        "rows": rows,
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    for row in rows:
+        print(
+            f"{row['metric']:<34} {row['value']:<12.4g} rival {row['rival_value']} "
+            f"bar {row['bar']} samples {row['samples']}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -190,28 +221,11 @@ def main() -> None:
         dumps = [Path(folder) / name for name in ("one", "two")]
         for dump in dumps:
             dump.mkdir()
-        one = serve(arguments, 1, str(dumps[0]))
         two = serve(arguments, 2, str(dumps[1]))
-        rows = report(one, two, equal_plans(str(dumps[1])))
-        if arguments.dp_attention:
-            # Nothing is planned twice, so there is nothing to compare.
-            rows = [{**row, "bar_id": "sglang.dp2"} for row in rows if row["case"] != "plans"]
-    import sglang
-
-    name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor()
-    content = {
-        "machine": f"2 x {name}, torch {torch.__version__}",
-        "command": shlex.join(["python", *sys.argv]),
-        "sglang": sglang.__version__,
-        "rows": rows,
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
-    for row in rows:
-        print(
-            f"{row['metric']:<50} {row['value']:<12.4g} rival {row['rival_value']} "
-            f"bar {row['bar']} samples {row['samples']}"
-        )
+        rows = plan_rows(arguments, str(dumps[1]))
+        save(arguments, rows)
+        one = serve(arguments, 1, str(dumps[0]))
+        save(arguments, rows + answer_rows(arguments, one, two))
 
 
 if __name__ == "__main__":

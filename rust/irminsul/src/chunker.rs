@@ -10,7 +10,7 @@ use crate::simd::hash_chunks;
 
 /// Tokens that are scanned at once: eight stretches of the vector scans, and the eight tokens
 /// before them that are scanned one by one.
-const BLOCK: usize = 8 + 8 * 2064;
+pub(crate) const BLOCK: usize = 8 + 8 * 2064;
 
 /// Chunks a sequence piece by piece; the result does not depend on the pieces.
 ///

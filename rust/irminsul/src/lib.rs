@@ -28,4 +28,6 @@ pub use namespace::Namespace;
 pub use params::ChunkParams;
 pub use plan::{Compute, Piece, Reuse, ReusePlan, Segment};
 pub use policy::Policy;
+#[doc(hidden)]
+pub use registry::parts;
 pub use registry::{Entry, Registry, Stats};

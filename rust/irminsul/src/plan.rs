@@ -2,12 +2,11 @@
 //!
 //! Knows nothing of how spans were found, nor of the engine's rows.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::matching::{Span, slice};
 use crate::registry::walk::RunPiece;
-use crate::registry::{RunId, Shared, State};
+use crate::registry::{NodeCell, RunId, Shared, View};
 
 /// Consecutive rows of one node of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +69,7 @@ pub struct ReusePlan {
     registry: Arc<Shared>,
     spans: Vec<Span>,
     segments: Vec<Segment>,
-    pins: Vec<Arc<()>>,
+    pins: Vec<RunId>,
     prefix_len: usize,
     prompt_len: usize,
 }
@@ -78,21 +77,22 @@ pub struct ReusePlan {
 impl ReusePlan {
     pub(crate) fn new(
         registry: &Arc<Shared>,
-        state: &State,
+        view: &View<'_>,
         spans: Vec<Span>,
         prefix_len: usize,
         prompt_len: usize,
     ) -> Self {
         let mut plan = Self {
             registry: Arc::clone(registry),
-            segments: tile(state, &spans, prefix_len, prompt_len),
+            segments: Vec::new(),
             pins: Vec::new(),
             spans,
             prefix_len,
             prompt_len,
         };
-        plan.pin(state);
-        plan.touch(state);
+        plan.pin();
+        plan.keep(view);
+        plan.segments = tile(view, &plan.spans, prefix_len, prompt_len);
         plan
     }
 
@@ -115,75 +115,99 @@ impl ReusePlan {
     /// follow splits. Returns true when no segment changed.
     pub fn revalidate(&mut self) -> bool {
         let registry = Arc::clone(&self.registry);
-        let state = registry.read();
-        let policy = registry.policy();
-        let min_span = policy.min_span as usize;
-        let mut spans = Vec::with_capacity(self.spans.len());
-        for span in self.spans.drain(..) {
-            spans.extend(survivors(
-                &state,
-                span,
-                min_span,
-                policy.recompute_head as usize,
-            ));
-        }
-        let segments = tile(&state, &spans, self.prefix_len, self.prompt_len);
+        let view = View::new(&registry.core);
+        let is_live = |node: &NodeCell| node.is_live();
+        self.cut_to(&view, is_live);
+        let segments = tile(&view, &self.spans, self.prefix_len, self.prompt_len);
         let unchanged = segments == self.segments;
-        self.spans = spans;
         self.segments = segments;
         unchanged
     }
 
     /// Lets the donors be evicted. The segments stay readable.
     pub fn release(&mut self) {
-        self.pins.clear();
+        for run in self.pins.drain(..) {
+            self.registry.core.unpin(run);
+        }
     }
 
-    fn pin(&mut self, state: &State) {
+    /// Pins every run that a span uses, once. A run that is gone has no live node either.
+    fn pin(&mut self) {
         let pieces = self.spans.iter().flat_map(|span| &span.pieces);
-        let runs: BTreeSet<RunId> = pieces.map(|piece| piece.run).collect();
-        let runs = runs.into_iter().filter_map(|id| state.forest.run(id));
-        self.pins = runs.map(|run| Arc::clone(&run.pin)).collect();
+        let mut runs: Vec<RunId> = pieces.map(|piece| piece.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        runs.retain(|run| self.registry.core.runs.pin(run.handle()));
+        self.pins = runs;
     }
 
-    fn touch(&self, state: &State) {
-        let pieces = self.spans.iter().flat_map(|span| &span.pieces);
-        state.touch(
-            pieces
-                .flat_map(|piece| nodes_of(state, piece))
-                .map(|(key, _)| key),
-        );
+    /// Keeps the nodes under the spans from being evicted, or gives up what died before the pins.
+    fn keep(&mut self, view: &View<'_>) {
+        let tick = self.registry.core.reader_tick();
+        self.cut_to(view, |node| {
+            let kept = node.keep();
+            if kept {
+                node.touch(tick);
+            }
+            kept
+        });
+    }
+
+    fn cut_to(&mut self, view: &View<'_>, is_live: impl Fn(&NodeCell) -> bool) {
+        let policy = self.registry.policy();
+        let (min_span, head) = (policy.min_span as usize, policy.recompute_head as usize);
+        let spans = std::mem::take(&mut self.spans).into_iter();
+        let rest = spans.flat_map(|span| survivors(view, span, min_span, head, &is_live));
+        self.spans = rest.collect();
     }
 }
 
-/// The live nodes under a piece, each with the part of the piece that it holds.
-fn nodes_of(state: &State, piece: &RunPiece) -> Vec<(crate::registry::NodeKey, RunPiece)> {
-    let Some(run) = state.forest.run(piece.run) else {
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    let mut index = run.segment_at(piece.start);
-    while index < run.segments.len() && run.segment_range(index).start < piece.end {
-        let range = run.segment_range(index);
-        let part = RunPiece {
-            run: piece.run,
-            start: piece.start.max(range.start),
-            end: piece.end.min(range.end),
-        };
-        found.extend(run.segments[index].node.map(|key| (key, part)));
-        index += 1;
+impl Drop for ReusePlan {
+    fn drop(&mut self) {
+        self.release();
     }
-    found
+}
+
+/// The nodes under a piece, each with the part of the piece that it holds, and where it begins.
+fn nodes_of<'v>(
+    view: &'v View<'_>,
+    piece: &RunPiece,
+) -> impl Iterator<Item = (&'v NodeCell, RunPiece, u32)> + 'v {
+    let piece = *piece;
+    let run = view.run(piece.run);
+    let first = run.map_or(0, |run| run.segment_at(piece.start));
+    run.into_iter().flat_map(move |run| {
+        (first..run.segments.len())
+            .map(|index| (index, run.segment_range(index)))
+            .take_while(move |(_, range)| range.start < piece.end)
+            .map(move |(index, range)| {
+                let part = RunPiece {
+                    run: piece.run,
+                    start: piece.start.max(range.start),
+                    end: piece.end.min(range.end),
+                };
+                (&*run.segments[index].node, part, range.start)
+            })
+    })
 }
 
 /// The stretches of a span that are still live and long enough.
 ///
 /// A stretch that begins after removed rows is a span of its own, whose head is computed again as any other's.
-fn survivors(state: &State, span: Span, min_span: usize, recompute_head: usize) -> Vec<Span> {
+fn survivors(
+    view: &View<'_>,
+    span: Span,
+    min_span: usize,
+    recompute_head: usize,
+    is_live: impl Fn(&NodeCell) -> bool,
+) -> Vec<Span> {
     let mut live: Vec<(usize, usize)> = Vec::new();
     let mut at = 0;
     for piece in &span.pieces {
-        for (_, part) in nodes_of(state, piece) {
+        for (node, part, _) in nodes_of(view, piece) {
+            if !is_live(node) {
+                continue;
+            }
             let start = at + (part.start - piece.start) as usize;
             match live.last_mut() {
                 Some(last) if last.1 == start => last.1 += part.len(),
@@ -213,7 +237,7 @@ fn survivors(state: &State, span: Span, min_span: usize, recompute_head: usize) 
 }
 
 /// Spans -> segments, with holes between.
-fn tile(state: &State, spans: &[Span], prefix_len: usize, prompt_len: usize) -> Vec<Segment> {
+fn tile(view: &View<'_>, spans: &[Span], prefix_len: usize, prompt_len: usize) -> Vec<Segment> {
     let mut segments = Vec::with_capacity(2 * spans.len() + 1);
     let mut at = prefix_len;
     for span in spans {
@@ -223,7 +247,7 @@ fn tile(state: &State, spans: &[Span], prefix_len: usize, prompt_len: usize) -> 
                 end: span.target,
             }));
         }
-        segments.push(Segment::Reuse(reuse(state, span)));
+        segments.push(Segment::Reuse(reuse(view, span)));
         at = span.end();
     }
     if at < prompt_len {
@@ -235,16 +259,12 @@ fn tile(state: &State, spans: &[Span], prefix_len: usize, prompt_len: usize) -> 
     segments
 }
 
-fn reuse(state: &State, span: &Span) -> Reuse {
+fn reuse(view: &View<'_>, span: &Span) -> Reuse {
     let mut pieces = Vec::new();
-    for (key, part) in span.pieces.iter().flat_map(|piece| nodes_of(state, piece)) {
-        let Some(node) = state.forest.node(key) else {
-            continue;
-        };
-        let offset = (part.start - node.start) as usize;
+    for (node, part, start) in span.pieces.iter().flat_map(|piece| nodes_of(view, piece)) {
         pieces.push(Piece {
             node: node.host,
-            offset,
+            offset: (part.start - start) as usize,
             length: part.len(),
         });
     }

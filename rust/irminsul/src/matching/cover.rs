@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::search::Search;
 use super::span::Span;
-use crate::registry::Donor;
+use crate::registry::Place;
 
 /// Spans in prompt order that do not overlap.
 #[derive(Debug, Default)]
@@ -40,10 +40,10 @@ impl Cover {
     /// and no seams.
     pub(crate) fn offer(
         &mut self,
-        search: &mut Search<'_>,
+        search: &mut Search<'_, '_>,
         start: usize,
         end: usize,
-        donors: &[Donor],
+        donors: &[Place],
     ) {
         let window = start.max(self.covered())..end;
         let Some(span) = search.best(window, self.spans.last(), donors) else {

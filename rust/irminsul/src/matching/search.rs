@@ -9,7 +9,7 @@ use super::Prompt;
 use super::span::Span;
 use crate::policy::Policy;
 use crate::registry::walk::{RunPiece, extend_left, extend_right};
-use crate::registry::{Donor, Place, State};
+use crate::registry::{Donors, Place, View};
 
 /// Tokens to the right of a stretch that decide between donors; only the winner is followed
 /// further.
@@ -28,18 +28,18 @@ type Score = (i64, bool);
 
 /// One lookup at work.
 #[derive(Debug)]
-pub(crate) struct Search<'a> {
-    state: &'a State,
+pub(crate) struct Search<'a, 'v> {
+    view: &'a View<'v>,
     policy: &'a Policy,
     prompt: &'a Prompt<'a>,
     budget: usize,
 }
 
-impl<'a> Search<'a> {
-    pub(crate) fn new(state: &'a State, policy: &'a Policy, prompt: &'a Prompt<'a>) -> Self {
+impl<'a, 'v> Search<'a, 'v> {
+    pub(crate) fn new(view: &'a View<'v>, policy: &'a Policy, prompt: &'a Prompt<'a>) -> Self {
         let budget = BUDGET_PER_TOKEN * prompt.tokens.len();
         Self {
-            state,
+            view,
             policy,
             prompt,
             budget,
@@ -57,10 +57,20 @@ impl<'a> Search<'a> {
         self.policy.min_span as usize
     }
 
-    pub(crate) fn window_donors(&self, key: u32) -> &'a [Donor] {
-        self.state
-            .windows
-            .get(self.prompt.namespace, u64::from(key))
+    pub(crate) fn prefetch_chunk(&self, fingerprint: u64) {
+        self.view.prefetch_chunk(self.prompt.namespace, fingerprint);
+    }
+
+    pub(crate) fn chunk_donors(&self, fingerprint: u64) -> Donors {
+        self.view.chunk_donors(self.prompt.namespace, fingerprint)
+    }
+
+    pub(crate) fn prefetch_window(&self, key: u32) {
+        self.view.prefetch_window(self.prompt.namespace, key);
+    }
+
+    pub(crate) fn window_donors(&self, key: u32) -> Donors {
+        self.view.window_donors(self.prompt.namespace, key)
     }
 
     /// The best span through the end of `stretch`, if one is long enough; it may begin before the
@@ -69,12 +79,10 @@ impl<'a> Search<'a> {
         &mut self,
         stretch: Range<usize>,
         previous: Option<&Span>,
-        donors: &[Donor],
+        donors: &[Place],
     ) -> Option<Span> {
         let continued = previous.and_then(|span| self.continuation(span, stretch.end));
-        let places = continued
-            .into_iter()
-            .chain(donors.iter().map(|donor| donor.end));
+        let places = continued.into_iter().chain(donors.iter().copied());
         let delta = previous.map(Span::delta);
         let mut found: Vec<(Score, Place)> = places
             .filter_map(|place| Some((self.score(&stretch, place, delta)?, place)))
@@ -91,7 +99,7 @@ impl<'a> Search<'a> {
     fn continuation(&self, span: &Span, at: usize) -> Option<Place> {
         let last = span.pieces.last()?;
         let offset = u32::try_from(last.end as usize + at.checked_sub(span.end())?).ok()?;
-        let run = self.state.forest.run(last.run)?;
+        let run = self.view.run(last.run)?;
         let before = offset.checked_sub(1)?;
         run.live_range(before)?;
         // Most stretches fail here, which keeps this try cheaper than a probe of the index.
@@ -106,7 +114,7 @@ impl<'a> Search<'a> {
     /// span.
     fn score(&mut self, stretch: &Range<usize>, place: Place, delta: Option<i64>) -> Option<Score> {
         let tokens = self.prompt.tokens;
-        let position = self.state.forest.position(place)?;
+        let position = self.view.position(place)?;
         let left = self.left(place, &tokens[stretch.clone()]);
         if left.is_empty() {
             return None;
@@ -120,8 +128,8 @@ impl<'a> Search<'a> {
     }
 
     fn depth<'p>(&self, pieces: impl Iterator<Item = &'p RunPiece>) -> u32 {
-        let runs = pieces.filter_map(|piece| self.state.forest.run(piece.run));
-        runs.map(|run| run.depth).max().unwrap_or(0)
+        let runs = pieces.filter_map(|piece| self.view.run(piece.run));
+        runs.map(|run| run.header.depth).max().unwrap_or(0)
     }
 
     /// Follows a donor to both sides of the prompt position `at` and trims what was found.
@@ -138,20 +146,12 @@ impl<'a> Search<'a> {
                 _ => pieces.push(piece),
             }
         }
-        let runs = || {
-            pieces
-                .iter()
-                .filter_map(|piece| self.state.forest.run(piece.run))
-        };
+        let runs = || pieces.iter().filter_map(|piece| self.view.run(piece.run));
         let span = Span {
             target: at - left,
             length: total(&pieces),
-            source: self
-                .state
-                .forest
-                .position(place)?
-                .checked_sub(left as u64)?,
-            hops: runs().map(|run| run.hops).max().unwrap_or(0),
+            source: self.view.position(place)?.checked_sub(left as u64)?,
+            hops: runs().map(|run| run.header.hops).max().unwrap_or(0),
             depth: self.depth(pieces.iter()),
             pieces,
         };
@@ -173,14 +173,14 @@ impl<'a> Search<'a> {
 
     fn left(&mut self, place: Place, text: &[u32]) -> Vec<RunPiece> {
         let text = &text[text.len() - text.len().min(self.budget)..];
-        let pieces = extend_left(&self.state.forest, self.policy, place, text);
+        let pieces = extend_left(self.view, self.policy, place, text);
         self.spend(&pieces);
         pieces
     }
 
     fn right(&mut self, place: Place, text: &[u32]) -> Vec<RunPiece> {
         let text = &text[..text.len().min(self.budget)];
-        let pieces = extend_right(&self.state.forest, self.policy, place, text);
+        let pieces = extend_right(self.view, self.policy, place, text);
         self.spend(&pieces);
         pieces
     }

@@ -3,8 +3,8 @@
 //! Knows nothing of the forest. Chunking continues where the parent's path left off, so that the cuts do not depend
 //! on how a host divides a path into nodes.
 
+use super::anchor::{Anchor, AnchorKind};
 use super::forest::PathTail;
-use super::run::{Anchor, AnchorKind};
 use crate::chunk::{Cut, Cuts};
 use crate::params::ChunkParams;
 use crate::simd::hash_chunks;

@@ -1,19 +1,28 @@
 //! Insertions, splits and removals -> the forest of runs that mirrors the host's tree.
 //!
-//! Knows nothing of fingerprints or eviction: who is told what to index or to evict is decided
-//! above.
+//! Knows nothing of hashes or eviction: who is told what to index or to evict is decided above. One
+//! writer owns this; what readers may see of it, it publishes in [`Core`].
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 
-use super::run::{Anchor, AnchorKind, NodeKey, Place, Run, RunHeader, RunId, RunWindow};
+use super::Ordering;
+use super::anchor::{Anchor, AnchorKind, RunWindow, ends_in};
+use super::node::NodeCell;
+use super::raw::Pin;
 use super::spread::Spread;
+use super::version::{Place, RunHeader, RunId, Version};
+use super::view::{Core, Fork};
+
+/// Id of a node inside the registry; never given twice, unlike the host's ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NodeKey(pub(crate) u64);
 
 /// One node of the host: the tokens `[start, end)` of a run.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) host: u64,
+    pub(crate) cell: Arc<NodeCell>,
     pub(crate) run: RunId,
     pub(crate) start: u32,
     pub(crate) end: u32,
@@ -22,20 +31,41 @@ pub(crate) struct Node {
     pub(crate) children: u32,
     /// Whether the eviction queue holds this node.
     pub(crate) queued: bool,
-    /// Logical time of the last use; raised by lookups that share the registry.
-    pub(crate) used: AtomicU64,
 }
 
 impl Node {
-    pub(crate) fn place(&self, offset: u32) -> Place {
-        Place {
-            run: self.run,
-            offset: self.start + offset,
-        }
+    pub(crate) fn len(&self) -> usize {
+        (self.end - self.start) as usize
     }
 
-    pub(crate) fn len(&self) -> u32 {
-        self.end - self.start
+    /// Where a child continues.
+    pub(crate) fn end_place(&self) -> Place {
+        Place {
+            run: self.run,
+            offset: self.end,
+        }
+    }
+}
+
+/// What only the writer knows of a run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) id: RunId,
+    pub(crate) header: RunHeader,
+    anchors: Vec<Anchor>,
+    windows: Vec<RunWindow>,
+    /// First token ever held; the run is filed under it where it continues its parent.
+    first_token: u32,
+    live_nodes: u32,
+    held: usize,
+    /// The run after this one at the same fork.
+    newer: Option<RunId>,
+}
+
+impl Run {
+    fn fork(&self) -> Option<Fork> {
+        let parent = self.header.parent?;
+        Some((parent.run, parent.offset, self.first_token))
     }
 }
 
@@ -47,24 +77,41 @@ pub(crate) struct PathTail {
     pub(crate) since_marker: usize,
 }
 
+/// A run to be: everything about it but its id.
+#[derive(Debug)]
+pub(crate) struct NewRun<'a> {
+    pub(crate) host: u64,
+    pub(crate) parent: Option<NodeKey>,
+    pub(crate) header: RunHeader,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) anchors: Vec<Anchor>,
+}
+
 /// All runs and nodes of a registry.
 #[derive(Debug, Default)]
 pub(crate) struct Forest {
-    runs: HashMap<RunId, Run, Spread>,
+    /// By slot; a slot lives one life at a time.
+    runs: HashMap<u32, Run, Spread>,
     nodes: HashMap<NodeKey, Node, Spread>,
     by_host: HashMap<u64, NodeKey, Spread>,
-    next_id: u64,
+    next_key: u64,
     tokens: usize,
     resident: usize,
 }
 
 impl Forest {
     pub(crate) fn run(&self, id: RunId) -> Option<&Run> {
-        self.runs.get(&id)
+        self.runs.get(&id.slot()).filter(|run| run.id == id)
     }
 
-    pub(crate) fn run_mut(&mut self, id: RunId) -> Option<&mut Run> {
-        self.runs.get_mut(&id)
+    pub(crate) fn run_at(&self, slot: u32) -> Option<&Run> {
+        self.runs.get(&slot)
+    }
+
+    pub(crate) fn set_windows(&mut self, id: RunId, windows: Vec<RunWindow>) {
+        if let Some(run) = self.runs.get_mut(&id.slot()) {
+            run.windows = windows;
+        }
     }
 
     pub(crate) fn key(&self, host: u64) -> Option<NodeKey> {
@@ -77,6 +124,10 @@ impl Forest {
 
     pub(crate) fn node_mut(&mut self, key: NodeKey) -> Option<&mut Node> {
         self.nodes.get_mut(&key)
+    }
+
+    pub(crate) fn keys(&self) -> Vec<NodeKey> {
+        self.nodes.keys().copied().collect()
     }
 
     /// Numbers of nodes and runs, of live tokens, and of tokens held in memory.
@@ -93,157 +144,213 @@ impl Forest {
         self.resident
     }
 
-    /// Position at which the row of the token at `place` was computed.
-    pub(crate) fn position(&self, place: Place) -> Option<u64> {
-        Some(self.run(place.run)?.base_position + u64::from(place.offset))
+    fn fresh_key(&mut self) -> NodeKey {
+        self.next_key += 1;
+        NodeKey(self.next_key)
     }
 
-    /// Where `run` continues, if rows there lie at the positions just before its own.
-    pub(crate) fn seamless_parent(&self, run: &Run) -> Option<Place> {
-        run.parent
-            .filter(|&place| self.position(place) == Some(run.base_position))
+    fn add_node(&mut self, key: NodeKey, node: Node) {
+        self.by_host.insert(node.cell.host, key);
+        self.nodes.insert(key, node);
     }
 
-    /// Drops everything but the count of ids, so that old ids stay dead.
-    pub(crate) fn clear(&mut self) {
-        *self = Self {
-            next_id: self.next_id,
-            ..Self::default()
-        };
-    }
-
-    fn fresh_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    /// Adds a run of one node. The caller has checked that `host` is free and the parent is live.
+    /// Adds a run of one node and shows it to readers; none when there is no slot for it. The caller
+    /// has checked that the host's id is free and the parent lives.
     pub(crate) fn insert(
         &mut self,
-        host: u64,
-        parent: Option<NodeKey>,
-        header: RunHeader,
-        tokens: &[u32],
-        anchors: Vec<Anchor>,
-    ) -> (RunId, NodeKey) {
-        let (run_id, key) = (RunId(self.fresh_id()), NodeKey(self.fresh_id()));
-        let end = tokens.len() as u32;
-        let run = Run::new(header, tokens, anchors, key);
-        self.runs.insert(run_id, run);
-        if let Some(place) = header.parent
-            && let Some(above) = self.runs.get_mut(&place.run)
-        {
-            above
-                .children
-                .entry((place.offset, tokens[0]))
-                .or_default()
-                .push(run_id);
+        core: &Core,
+        new: NewRun<'_>,
+        tick: u64,
+    ) -> Option<(RunId, NodeKey)> {
+        let slot = core.runs.claim()?;
+        let id = RunId(core.runs.publish(slot).bits());
+        let cell = Arc::new(NodeCell::new(new.host, tick));
+        let version = Version::new(id, new.header, new.tokens, Arc::clone(&cell));
+        if !publish_version(core, version) {
+            retire_run(core, id);
+            return None;
         }
-        if let Some(above) = parent.and_then(|key| self.nodes.get_mut(&key)) {
+        let run = Run {
+            id,
+            header: new.header,
+            anchors: new.anchors,
+            windows: Vec::new(),
+            first_token: new.tokens[0],
+            live_nodes: 1,
+            held: new.tokens.len(),
+            newer: None,
+        };
+        self.link(core, &run);
+        self.runs.insert(slot, run);
+        if let Some(above) = new.parent.and_then(|key| self.nodes.get_mut(&key)) {
             above.children += 1;
         }
-        let used = AtomicU64::new(0);
         let node = Node {
-            host,
-            run: run_id,
+            cell,
+            run: id,
             start: 0,
-            end,
-            parent,
+            end: new.tokens.len() as u32,
+            parent: new.parent,
             children: 0,
             queued: false,
-            used,
         };
-        self.nodes.insert(key, node);
-        self.by_host.insert(host, key);
-        self.tokens += tokens.len();
-        self.resident += tokens.len();
-        (run_id, key)
+        self.tokens += new.tokens.len();
+        self.resident += new.tokens.len();
+        let key = self.fresh_key();
+        self.add_node(key, node);
+        Some((id, key))
     }
 
-    /// Makes the first `at` tokens of a node a node of their own, its new parent.
-    pub(crate) fn split(&mut self, key: NodeKey, at: u32, head_host: u64) -> Option<NodeKey> {
-        let head_key = NodeKey(self.fresh_id());
+    /// Files a run where it continues its parent, before the others there.
+    fn link(&mut self, core: &Core, run: &Run) {
+        let Some(fork) = run.fork() else { return };
+        let forks = core.forks.pin();
+        let older = forks.get(&fork).copied();
+        // Release pairs with the acquire in `View::continuations`.
+        let link = older.map_or(0, |older| older.0);
+        core.runs
+            .extra(run.id.slot())
+            .older
+            .store(link, Ordering::Release);
+        if let Some(older) = older.and_then(|older| self.runs.get_mut(&older.slot())) {
+            older.newer = Some(run.id);
+        }
+        forks.insert(fork, run.id);
+    }
+
+    fn unlink(&mut self, core: &Core, run: &Run) {
+        let Some(fork) = run.fork() else { return };
+        // Relaxed: the writer's own store.
+        let older = core.runs.extra(run.id.slot()).older.load(Ordering::Relaxed);
+        if let Some(newer) = run.newer {
+            core.runs
+                .extra(newer.slot())
+                .older
+                .store(older, Ordering::Release);
+        } else if older == 0 {
+            core.forks.pin().remove(&fork);
+        } else {
+            core.forks.pin().insert(fork, RunId(older));
+        }
+        if let Some(older) = self
+            .runs
+            .get_mut(&RunId(older).slot())
+            .filter(|_| older != 0)
+        {
+            older.newer = run.newer;
+        }
+    }
+
+    /// Makes the first `at` tokens of a node a node of their own, its new parent; none when there is
+    /// no slot for it.
+    pub(crate) fn split(
+        &mut self,
+        core: &Core,
+        key: NodeKey,
+        at: u32,
+        head_host: u64,
+    ) -> Option<NodeKey> {
+        let node = self.nodes.get(&key)?;
+        let (run, start, border) = (node.run, node.start, node.start + at);
+        let cell = Arc::new(NodeCell::new(head_host, node.cell.used()));
+        let version = core.version(run)?;
+        let index = version.segment_at(start);
+        if !publish_version(core, version.split(index, border, Arc::clone(&cell))) {
+            return None;
+        }
+        let head_key = self.fresh_key();
         let node = self.nodes.get_mut(&key)?;
-        let run = self.runs.get_mut(&node.run)?;
-        let border = node.start + at;
-        run.split_segment(run.segment_at(node.start), border, head_key);
-        let used = AtomicU64::new(*node.used.get_mut());
+        node.start = border;
         let head = Node {
-            host: head_host,
-            run: node.run,
-            start: node.start,
+            cell,
+            run,
+            start,
             end: border,
             parent: node.parent.replace(head_key),
             children: 1,
             queued: false,
-            used,
         };
-        node.start = border;
-        self.nodes.insert(head_key, head);
-        self.by_host.insert(head_host, head_key);
+        self.add_node(head_key, head);
+        if let Some(run) = self.runs.get_mut(&run.slot()) {
+            run.live_nodes += 1;
+        }
         Some(head_key)
     }
 
-    /// Removes a node; returns it with what the index has to forget.
-    pub(crate) fn remove(&mut self, key: NodeKey) -> Option<Removed> {
+    /// Takes a node out that has died; returns it with what the index has to forget.
+    pub(crate) fn remove(&mut self, core: &Core, key: NodeKey) -> Option<Removed> {
         let node = self.nodes.remove(&key)?;
-        self.by_host.remove(&node.host);
-        self.tokens -= node.len() as usize;
-        let run = self.runs.get_mut(&node.run)?;
-        let range = node.start..node.end;
-        let anchors = run.anchors_in(&range).to_vec();
-        let windows = run.windows_in(&range).to_vec();
-        let namespace = run.namespace;
-        self.resident -= run.kill_segment(run.segment_at(node.start));
-        if run.is_dead() {
-            self.drop_run(node.run);
-        }
+        self.by_host.remove(&node.cell.host);
+        self.tokens -= node.len();
         let parent = node.parent.filter(|parent| self.nodes.contains_key(parent));
         if let Some(above) = parent.and_then(|key| self.nodes.get_mut(&key)) {
             above.children -= 1;
         }
-        Some(Removed {
-            run: node.run,
-            namespace,
-            anchors,
-            windows,
+        let run = self.runs.get_mut(&node.run.slot())?;
+        run.live_nodes -= 1;
+        let removed = Removed {
+            run: run.id,
+            namespace: run.header.namespace,
+            tokens: node.len(),
+            anchors: ends_in(&run.anchors, node.start, node.end, |anchor| anchor.end).to_vec(),
+            windows: ends_in(&run.windows, node.start, node.end, |window| window.end).to_vec(),
             parent,
-        })
+        };
+        if run.live_nodes == 0 {
+            self.drop_run(core, node.run);
+        } else {
+            self.shrink_run(core, node.run);
+        }
+        Some(removed)
     }
 
-    fn drop_run(&mut self, id: RunId) {
-        let Some(run) = self.runs.remove(&id) else {
+    fn drop_run(&mut self, core: &Core, id: RunId) {
+        let Some(run) = self.runs.remove(&id.slot()) else {
             return;
         };
-        let Some(place) = run.parent else { return };
-        let Some(above) = self.runs.get_mut(&place.run) else {
+        self.resident -= run.held;
+        self.unlink(core, &run);
+        retire_run(core, id);
+    }
+
+    fn shrink_run(&mut self, core: &Core, id: RunId) {
+        let Some(smaller) = core.version(id).and_then(|version| version.shrink()) else {
             return;
         };
-        let slot = (place.offset, run.first_token);
-        if let Some(siblings) = above.children.get_mut(&slot) {
-            siblings.retain(|&run| run != id);
-            if siblings.is_empty() {
-                above.children.remove(&slot);
-            }
+        let held = smaller.held();
+        if publish_version(core, smaller)
+            && let Some(run) = self.runs.get_mut(&id.slot())
+        {
+            self.resident -= run.held - held;
+            run.held = held;
         }
     }
 
     /// The last `limit` live tokens before `place`, and how far back the last cuts lie.
-    pub(crate) fn path_tail(&self, place: Place, limit: usize) -> PathTail {
-        let mut pieces: Vec<&[u32]> = Vec::new();
+    pub(crate) fn path_tail(&self, core: &Core, place: Place, limit: usize) -> PathTail {
+        let mut pieces: Vec<Vec<u32>> = Vec::new();
         let (mut len, mut since_cut, mut since_marker) = (0, None, None);
         let mut next = Some(place);
+        let mut held: Option<Pin<'_, Version>> = None;
         while let Some(Place { run: id, offset }) = next.filter(|_| len < limit) {
             let Some(run) = self.run(id) else { break };
             if offset == 0 {
-                next = run.parent;
+                next = run.header.parent;
                 continue;
             }
-            let Some(Range { start, .. }) = run.live_range(offset - 1) else {
+            if held.as_ref().is_none_or(|version| version.id != id) {
+                held = core.version(id);
+            }
+            let version = held.as_ref();
+            let live = version.and_then(|v| Some((v, v.live_range(offset - 1)?)));
+            let Some((version, Range { start, .. })) = live else {
                 break;
             };
             let start = start.max(offset.saturating_sub((limit - len) as u32));
-            for anchor in run.anchors_in(&(start..offset)).iter().rev() {
+            for anchor in ends_in(&run.anchors, start, offset, |anchor| anchor.end)
+                .iter()
+                .rev()
+            {
                 let distance = len + (offset - anchor.end) as usize;
                 if anchor.kind != AnchorKind::Tail {
                     since_cut.get_or_insert(distance);
@@ -252,7 +359,7 @@ impl Forest {
                     since_marker.get_or_insert(distance);
                 }
             }
-            pieces.push(run.tokens(start..offset));
+            pieces.push(version.tokens(start..offset).to_vec());
             len += (offset - start) as usize;
             next = Some(Place {
                 run: id,
@@ -270,11 +377,43 @@ impl Forest {
     }
 }
 
+/// Shows readers a new version of a run; false when there is no slot for it. Readers of the one
+/// before keep it until they are done.
+fn publish_version(core: &Core, version: Version) -> bool {
+    let cell = core.runs.extra(version.id.slot());
+    let Ok(handle) = core.versions.insert(version) else {
+        return false;
+    };
+    // Release pairs with the acquire in `Core::version_at`; acquire is not needed, all versions are
+    // this writer's.
+    let before = cell.version.swap(handle.bits(), Ordering::Release);
+    if before != 0 {
+        core.versions.retire(super::raw::Handle::from_bits(before));
+    }
+    true
+}
+
+/// Hides a run from readers. Its slot begins another life when the last plan unpins it.
+fn retire_run(core: &Core, id: RunId) {
+    let before = core
+        .runs
+        .extra(id.slot())
+        .version
+        .swap(0, Ordering::Release);
+    if before != 0 {
+        core.versions.retire(super::raw::Handle::from_bits(before));
+    }
+    if core.runs.retire(id.handle()) {
+        core.runs.recycle(id.slot());
+    }
+}
+
 /// What a removed node leaves to be forgotten.
 #[derive(Debug)]
 pub(crate) struct Removed {
     pub(crate) run: RunId,
     pub(crate) namespace: u64,
+    pub(crate) tokens: usize,
     pub(crate) anchors: Vec<Anchor>,
     pub(crate) windows: Vec<RunWindow>,
     pub(crate) parent: Option<NodeKey>,

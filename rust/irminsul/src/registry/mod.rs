@@ -1,21 +1,34 @@
-//! Recorded token paths -> donors for later prompts, behind one lock.
+//! Recorded token paths -> donors for later prompts: one writer at a time, readers without a lock.
 //!
-//! Knows nothing of engines or memory pools: a node is a number the host chose. This is the readable reference.
+//! Knows nothing of engines or memory pools: a node is a number the host chose. `state` and `forest` are
+//! the writer's, behind a mutex; `view` is what readers see, `raw`, `table` and `node` how they share it
+//! (docs/adr/005).
 
+/// The concurrent parts by themselves, for the benches and models beside this crate.
+#[doc(hidden)]
+pub mod parts {
+    pub use super::raw::{Handle, Pin, Slab, Slots};
+    pub use super::table::{Inserted, Table, table_key};
+}
+
+mod anchor;
 mod anchors;
 mod forest;
-mod index;
 mod namespaces;
+mod node;
+mod prepare;
 mod queue;
-mod run;
+#[allow(unsafe_code)]
+mod raw;
 mod spread;
 mod state;
+mod table;
+mod version;
+mod view;
 pub(crate) mod walk;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::chunk::chunk;
 use crate::error::{Error, Result, check};
 use crate::matching::{Prompt, find_spans};
 use crate::namespace::Namespace;
@@ -23,9 +36,12 @@ use crate::params::ChunkParams;
 use crate::plan::ReusePlan;
 use crate::policy::Policy;
 
-pub(crate) use index::Donor;
-pub(crate) use run::{NodeKey, Place, RunId};
-pub(crate) use state::State;
+pub(crate) use node::NodeCell;
+use prepare::Prepared;
+use raw::{AtomicU64, Ordering};
+use state::State;
+pub(crate) use version::{Place, RunId};
+pub(crate) use view::{Core, Donors, View};
 
 /// Largest capacity in tokens.
 const MAX_CAPACITY: usize = 1 << 40;
@@ -106,7 +122,8 @@ pub(crate) struct RegistryConfig {
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: RegistryConfig,
-    state: RwLock<State>,
+    state: Mutex<State>,
+    pub(crate) core: Arc<Core>,
     lookups: AtomicU64,
     reused_tokens: AtomicU64,
     computed_tokens: AtomicU64,
@@ -114,12 +131,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     // A panic while the lock was held is a bug, but not a reason to take the host down with further panics.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn policy(&self) -> &Policy {
@@ -186,9 +199,11 @@ impl Registry {
             policy,
             fingerprint_bits,
         };
+        let core = Arc::new(Core::new(&config));
         let shared = Shared {
             config,
-            state: RwLock::new(State::new(config)),
+            state: Mutex::new(State::new(config, Arc::clone(&core))),
+            core,
             lookups: AtomicU64::new(0),
             reused_tokens: AtomicU64::new(0),
             computed_tokens: AtomicU64::new(0),
@@ -214,7 +229,14 @@ impl Registry {
     /// `DuplicateNode`, `UnknownNode` (the parent), `NamespaceMismatch`, `InvalidLength`, `InvalidParams`,
     /// `RegistryFull`; nothing was recorded then.
     pub fn add(&self, entry: &Entry<'_>) -> Result<()> {
-        self.shared.write().add(entry)
+        loop {
+            let site = self.shared.writer().site(entry)?;
+            // Most of the work, without the lock.
+            let prepared = Prepared::new(&self.shared.config, &site.tail, entry.tokens);
+            if self.shared.writer().add(entry, &site, prepared)? {
+                return Ok(());
+            }
+        }
     }
 
     /// Makes the first `at` tokens of `node` a node `head` of their own, the parent of what remains. Donors and the
@@ -223,7 +245,7 @@ impl Registry {
     /// # Errors
     /// `UnknownNode`, `DuplicateNode` (`head`), or `InvalidParams` when `at` is not inside the node.
     pub fn split(&self, node: u64, at: usize, head: u64) -> Result<()> {
-        self.shared.write().split(node, at, head)
+        self.shared.writer().split(node, at, head)
     }
 
     /// Removes a node at once, also when a plan pins it; such a plan learns of it by revalidation. Children live on.
@@ -240,22 +262,22 @@ impl Registry {
 
     /// Removes a node if it is live; says whether it was.
     pub fn discard(&self, node: u64) -> bool {
-        self.shared.write().discard(node)
+        self.shared.writer().discard(node)
     }
 
     /// Whether a live node has this id.
     pub fn contains(&self, node: u64) -> bool {
-        self.shared.read().forest.key(node).is_some()
+        self.shared.writer().forest.key(node).is_some()
     }
 
     /// Removes every node of a namespace; returns how many there were.
     pub fn forget(&self, namespace: &Namespace) -> usize {
-        self.shared.write().forget(namespace)
+        self.shared.writer().forget(namespace)
     }
 
     /// Removes everything.
     pub fn clear(&self) {
-        self.shared.write().clear();
+        self.shared.writer().clear();
     }
 
     /// Plans the reuse of recorded rows for the prompt positions from `prefix_len` on.
@@ -275,21 +297,20 @@ impl Registry {
             len,
             "at most the prompt's length",
         )?;
-        let chunks = chunk(&tokens[prefix_len..], self.params());
-        let state = self.shared.read();
-        let spans = match state.namespaces.id(namespace) {
+        let core = &self.shared.core;
+        let view = View::new(core);
+        let spans = match core.namespaces.pin().get(namespace).copied() {
             Some(namespace) => {
                 let prompt = Prompt {
                     tokens,
                     namespace,
                     prefix_len,
                 };
-                find_spans(&state, self.policy(), self.params(), &prompt, &chunks)
+                find_spans(&view, self.policy(), self.params(), &prompt)
             }
             None => Vec::new(),
         };
-        let plan = ReusePlan::new(&self.shared, &state, spans, prefix_len, tokens.len());
-        drop(state);
+        let plan = ReusePlan::new(&self.shared, &view, spans, prefix_len, tokens.len());
         let add = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
         add(&self.shared.lookups, 1);
         add(&self.shared.reused_tokens, plan.reused_tokens());
@@ -299,9 +320,9 @@ impl Registry {
 
     /// Counts of what is held and was done; a snapshot.
     pub fn stats(&self) -> Stats {
-        let state = self.shared.read();
+        let state = self.shared.writer();
         let (nodes, runs, tokens, resident_tokens) = state.forest.counts();
-        let (donors, fingerprints) = state.index.counts();
+        let (donors, fingerprints, _) = self.shared.core.chunks.counts();
         Stats {
             nodes,
             runs,
@@ -310,7 +331,7 @@ impl Registry {
             capacity_tokens: self.shared.config.capacity_tokens,
             fingerprints,
             donors,
-            windows: state.windows.counts().0,
+            windows: self.shared.core.windows.counts().0,
             namespaces: state.namespaces.len(),
             evicted_nodes: state.evicted,
             lookups: self.shared.lookups.load(Ordering::Relaxed),

@@ -1,10 +1,12 @@
 //! Namespaces -> small ids, and the nodes that live in each.
 //!
-//! Knows nothing of what a node holds. A namespace without nodes takes no memory.
+//! Knows nothing of what a node holds. A namespace without nodes takes no memory. Readers find the ids
+//! in [`Core`]; the members are the writer's.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::run::NodeKey;
+use super::forest::NodeKey;
+use super::view::Core;
 use crate::namespace::Namespace;
 
 /// Ids of the namespaces in use; an id is never given twice.
@@ -12,7 +14,7 @@ use crate::namespace::Namespace;
 pub(crate) struct Namespaces {
     ids: HashMap<Namespace, u64>,
     members: HashMap<u64, Members>,
-    next_id: u64,
+    last_id: u64,
 }
 
 #[derive(Debug)]
@@ -31,18 +33,21 @@ impl Namespaces {
     }
 
     /// The id of a namespace that is about to get a node.
-    pub(crate) fn intern(&mut self, namespace: &Namespace) -> u64 {
+    pub(crate) fn intern(&mut self, core: &Core, namespace: &Namespace) -> u64 {
         if let Some(id) = self.id(namespace) {
             return id;
         }
-        self.next_id += 1;
+        self.last_id += 1;
         let members = Members {
             namespace: namespace.clone(),
             nodes: BTreeSet::new(),
         };
-        self.ids.insert(namespace.clone(), self.next_id);
-        self.members.insert(self.next_id, members);
-        self.next_id
+        self.ids.insert(namespace.clone(), self.last_id);
+        self.members.insert(self.last_id, members);
+        core.namespaces
+            .pin()
+            .insert(namespace.clone(), self.last_id);
+        self.last_id
     }
 
     pub(crate) fn join(&mut self, id: u64, node: NodeKey) {
@@ -51,23 +56,24 @@ impl Namespaces {
         }
     }
 
-    pub(crate) fn leave(&mut self, id: u64, node: NodeKey) {
-        let Some(members) = self.members.get_mut(&id) else {
-            return;
-        };
-        members.nodes.remove(&node);
-        if members.nodes.is_empty() {
-            self.ids.remove(&members.namespace);
-            self.members.remove(&id);
+    pub(crate) fn leave(&mut self, core: &Core, id: u64, node: NodeKey) {
+        if let Some(members) = self.members.get_mut(&id) {
+            members.nodes.remove(&node);
         }
+        self.release(core, id);
     }
 
-    /// Drops everything but the count of ids.
-    pub(crate) fn clear(&mut self) {
-        *self = Self {
-            next_id: self.next_id,
-            ..Self::default()
-        };
+    /// Lets a namespace go if no node is left in it.
+    pub(crate) fn release(&mut self, core: &Core, id: u64) {
+        if self
+            .members
+            .get(&id)
+            .is_some_and(|members| members.nodes.is_empty())
+            && let Some(members) = self.members.remove(&id)
+        {
+            core.namespaces.pin().remove(&members.namespace);
+            self.ids.remove(&members.namespace);
+        }
     }
 
     pub(crate) fn nodes(&self, namespace: &Namespace) -> Vec<NodeKey> {

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::run::NodeKey;
+use super::forest::NodeKey;
 
 /// Least recently used first. Times may be outdated: whoever pops compares with the node's own.
 #[derive(Debug, Default)]

@@ -1,89 +1,122 @@
-//! One operation of the host -> consistent changes of forest, index, namespaces and eviction queue.
+//! One operation of the host -> consistent changes of forest, tables, namespaces and eviction queue.
 //!
-//! Knows nothing of locks or of plans. Everything is checked before anything changes.
+//! Knows nothing of plans. One writer at a time owns this; readers see what it publishes in [`Core`].
+//! Everything is checked before anything changes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
-use super::anchors::anchors;
-use super::forest::{Forest, PathTail};
-use super::index::{CHUNK_DONORS, Donor, Index, WINDOW_DONORS};
+use super::anchor::{Anchor, AnchorKind, RunWindow};
+use super::forest::{Forest, NewRun, NodeKey, PathTail};
 use super::namespaces::Namespaces;
+use super::prepare::Prepared;
 use super::queue::EvictionQueue;
-use super::run::{Anchor, AnchorKind, NodeKey, Place, RunHeader, RunId, RunWindow};
-use super::{Entry, RegistryConfig};
+use super::table::{Inserted, Table};
+use super::version::{Place, RunHeader, RunId};
+use super::view::Core;
+use super::{Entry, Ordering, RegistryConfig};
 use crate::error::{Error, Result, check};
 use crate::namespace::Namespace;
-use crate::window::{SAMPLING, WINDOW_TOKENS, windows};
 
 /// Positions stay below this, so that differences fit a signed 64-bit number.
 const MAX_POSITION: u64 = 1 << 62;
 
-/// The registry's contents, to be guarded by one lock.
+/// Insertions that the table is asked to fetch ahead.
+const AHEAD: usize = 8;
+
+/// The writer's side of a registry.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) forest: Forest,
-    pub(crate) index: Index<CHUNK_DONORS>,
-    pub(crate) windows: Index<WINDOW_DONORS>,
     pub(crate) namespaces: Namespaces,
     pub(crate) evicted: u64,
+    core: Arc<Core>,
     queue: EvictionQueue,
-    clock: AtomicU64,
     config: RegistryConfig,
+    serial: u64,
+}
+
+/// Where an insertion would go, as of when it was checked.
+#[derive(Debug)]
+pub(crate) struct Site {
+    parent: Option<NodeKey>,
+    pub(crate) tail: PathTail,
 }
 
 impl State {
-    pub(crate) fn new(config: RegistryConfig) -> Self {
+    pub(crate) fn new(config: RegistryConfig, core: Arc<Core>) -> Self {
         Self {
             forest: Forest::default(),
-            index: Index::new(config.fingerprint_bits),
-            windows: Index::new(config.fingerprint_bits),
             namespaces: Namespaces::default(),
             evicted: 0,
+            core,
             queue: EvictionQueue::default(),
-            clock: AtomicU64::new(1),
             config,
+            serial: 0,
         }
     }
 
-    /// Marks nodes used now. Relaxed suffices: the times order evictions and publish nothing.
-    pub(crate) fn touch(&self, keys: impl Iterator<Item = NodeKey>) {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        for node in keys.filter_map(|key| self.forest.node(key)) {
-            node.used.store(now, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn add(&mut self, entry: &Entry<'_>) -> Result<()> {
+    /// The first half of an insertion: checks it, and says what it continues.
+    pub(crate) fn site(&self, entry: &Entry<'_>) -> Result<Site> {
         let parent = self.check_entry(entry)?;
-        self.make_room(entry.tokens.len(), parent)?;
-        let place = parent
-            .and_then(|key| self.forest.node(key))
-            .map(|node| node.place(node.len()));
         let limit = self.config.params.max() as usize;
+        let place = parent.and_then(|key| Some(self.forest.node(key)?.end_place()));
         let tail = place.map_or_else(PathTail::default, |place| {
-            self.forest.path_tail(place, limit)
+            self.forest.path_tail(&self.core, place, limit)
         });
-        let anchors = anchors(&self.config.params, &tail, entry.tokens);
-        let namespace = self.namespaces.intern(entry.namespace);
+        Ok(Site { parent, tail })
+    }
+
+    /// The second half: records what was prepared for a site. False when the site has changed
+    /// meanwhile and everything has to be done again.
+    pub(crate) fn add(
+        &mut self,
+        entry: &Entry<'_>,
+        site: &Site,
+        prepared: Prepared,
+    ) -> Result<bool> {
+        if self.check_entry(entry)? != site.parent {
+            return Ok(false);
+        }
+        self.make_room(entry.tokens.len(), site.parent)?;
+        let tick = self.next_tick();
+        let parent = site.parent.and_then(|key| self.forest.node(key));
+        let place = parent.map(|node| {
+            node.cell.touch(tick);
+            node.end_place()
+        });
+        let namespace = self.namespaces.intern(&self.core, entry.namespace);
+        self.serial += 1;
         let header = RunHeader {
             namespace,
             parent: place,
             base_position: entry.base_position,
             hops: entry.hops,
             depth: entry.depth,
+            serial: self.serial,
         };
-        let indexed = anchors.clone();
-        let (run, key) = self
-            .forest
-            .insert(entry.node, parent, header, entry.tokens, anchors);
+        let new = NewRun {
+            host: entry.node,
+            parent: site.parent,
+            header,
+            tokens: entry.tokens,
+            anchors: prepared.anchors.clone(),
+        };
+        let Some((run, key)) = self.forest.insert(&self.core, new, tick) else {
+            self.namespaces.release(&self.core, namespace);
+            return Err(self.full(entry.tokens.len()));
+        };
         self.namespaces.join(namespace, key);
-        self.index_run(run, &header, &indexed);
-        if self.config.policy.windows {
-            self.index_windows(run, &header, &tail.tokens, entry.tokens);
-        }
-        self.touch([key].into_iter().chain(parent));
+        self.index_chunks(run, &header, &prepared.anchors);
+        let windows = self.index_windows(run, &header, prepared.windows);
+        self.forest.set_windows(run, windows);
         self.enqueue(key);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Ages count insertions, in even numbers; readers stamp the odd number after the last one.
+    fn next_tick(&self) -> u64 {
+        // Relaxed: ages publish nothing.
+        self.core.tick.fetch_add(2, Ordering::Relaxed) + 2
     }
 
     fn check_entry(&self, entry: &Entry<'_>) -> Result<Option<NodeKey>> {
@@ -104,15 +137,13 @@ impl State {
         let Some(parent) = entry.parent else {
             return Ok(None);
         };
-        let key = self
-            .forest
-            .key(parent)
-            .ok_or(Error::UnknownNode { node: parent })?;
+        let unknown = Error::UnknownNode { node: parent };
+        let key = self.forest.key(parent).ok_or(unknown)?;
         let run = self
             .forest
             .node(key)
             .and_then(|node| self.forest.run(node.run));
-        if run.map(|run| run.namespace) != self.namespaces.id(entry.namespace) {
+        if run.map(|run| run.header.namespace) != self.namespaces.id(entry.namespace) {
             return Err(Error::NamespaceMismatch {
                 node: entry.node,
                 parent,
@@ -121,64 +152,90 @@ impl State {
         Ok(Some(key))
     }
 
-    fn index_run(&mut self, run: RunId, header: &RunHeader, anchors: &[Anchor]) {
+    fn index_chunks(&self, run: RunId, header: &RunHeader, anchors: &[Anchor]) {
         let min_tail = self.config.policy.min_span;
         let mut previous = 0;
-        for anchor in anchors {
+        for (at, anchor) in anchors.iter().enumerate() {
+            if let Some(later) = anchors.get(at + AHEAD) {
+                let key = self.core.key(header.namespace, later.fingerprint);
+                self.core.chunks.prefetch(key);
+            }
             let tail_len = anchor.end - previous;
             previous = anchor.end;
             if anchor.kind == AnchorKind::Tail && tail_len < min_tail {
                 continue;
             }
-            let end = Place {
-                run,
-                offset: anchor.end,
-            };
-            let donor = Donor {
-                end,
-                hops: header.hops,
-                depth: header.depth,
-            };
-            self.index
-                .insert(header.namespace, anchor.fingerprint, donor);
+            let key = self.core.key(header.namespace, anchor.fingerprint);
+            let offset = anchor.end;
+            self.index(&self.core.chunks, key, Place { run, offset }, header);
         }
     }
 
-    /// Indexes the sampled windows that end in a run. Crafted text may sample everywhere; twice the
-    /// usual number bounds what it can occupy.
-    fn index_windows(&mut self, run: RunId, header: &RunHeader, before: &[u32], tokens: &[u32]) {
-        let before = &before[before.len().saturating_sub(WINDOW_TOKENS - 1)..];
-        let text = [before, tokens].concat();
-        let mut kept = Vec::new();
-        let limit = 2 * tokens.len() / SAMPLING + 2;
-        for window in windows(&text, before.len(), self.config.params.secret()).take(limit) {
-            let end = (window.end - before.len()) as u32;
-            let donor = Donor {
-                end: Place { run, offset: end },
-                hops: header.hops,
-                depth: header.depth,
-            };
-            if self
-                .windows
-                .insert(header.namespace, u64::from(window.key), donor)
-            {
-                kept.push(RunWindow {
-                    end,
-                    key: window.key,
-                });
+    /// Returns the windows that the table took.
+    fn index_windows(
+        &self,
+        run: RunId,
+        header: &RunHeader,
+        windows: Vec<RunWindow>,
+    ) -> Vec<RunWindow> {
+        let key = |window: &RunWindow| self.core.key(header.namespace, window.key.into());
+        let mut kept = Vec::with_capacity(windows.len());
+        for (at, window) in windows.iter().enumerate() {
+            if let Some(later) = windows.get(at + AHEAD) {
+                self.core.windows.prefetch(key(later));
+            }
+            let offset = window.end;
+            if self.index(
+                &self.core.windows,
+                key(window),
+                Place { run, offset },
+                header,
+            ) {
+                kept.push(*window);
             }
         }
-        if let Some(run) = self.forest.run_mut(run) {
-            run.windows = kept;
-        }
+        kept
+    }
+
+    /// Adds a donor, unless better ones fill the entry; says whether it did. A run gives one donor to
+    /// a hash, its first: repetitive text would otherwise take every place.
+    fn index<const N: usize>(
+        &self,
+        table: &Table<N>,
+        key: u64,
+        place: Place,
+        header: &RunHeader,
+    ) -> bool {
+        let slot = |word: u64| (word >> 32) as u32;
+        let rank = |word: u64| self.forest.run_at(slot(word)).map(|run| run.header.rank());
+        let position = |places: &[u64; N]| {
+            if places
+                .iter()
+                .any(|&word| word != 0 && slot(word) == place.run.slot())
+            {
+                return None;
+            }
+            if let Some(vacant) = places.iter().position(|&word| word == 0) {
+                return Some(vacant);
+            }
+            let worst = (0..N).max_by_key(|&at| rank(places[at]))?;
+            (Some(header.rank()) < rank(places[worst])).then_some(worst)
+        };
+        let unpinned = |word: &u64| *word == 0 || self.core.runs.pins(slot(*word)) == 0;
+        let evictable = |places: &[u64; N]| places.iter().all(unpinned);
+        matches!(
+            table.insert(key, place.word(), position, evictable),
+            Inserted::Added | Inserted::Replaced(_)
+        )
     }
 
     pub(crate) fn split(&mut self, host: u64, at: usize, head_host: u64) -> Result<()> {
-        let key = self
+        let unknown = Error::UnknownNode { node: host };
+        let key = self.forest.key(host).ok_or(unknown)?;
+        let (run, len) = self
             .forest
-            .key(host)
-            .ok_or(Error::UnknownNode { node: host })?;
-        let len = self.forest.node(key).map_or(0, super::forest::Node::len) as usize;
+            .node(key)
+            .map_or((RunId(0), 0), |node| (node.run, node.len()));
         check(
             at >= 1 && at < len,
             "at",
@@ -188,15 +245,10 @@ impl State {
         if self.forest.key(head_host).is_some() {
             return Err(Error::DuplicateNode { node: head_host });
         }
-        let Some(head) = self.forest.split(key, at as u32, head_host) else {
-            return Ok(());
-        };
-        let run = self
-            .forest
-            .node(head)
-            .and_then(|node| self.forest.run(node.run));
-        if let Some(namespace) = run.map(|run| run.namespace) {
-            self.namespaces.join(namespace, head);
+        let head = self.forest.split(&self.core, key, at as u32, head_host);
+        let head = head.ok_or_else(|| self.full(0))?;
+        if let Some(run) = self.forest.run(run) {
+            self.namespaces.join(run.header.namespace, head);
         }
         Ok(())
     }
@@ -208,30 +260,43 @@ impl State {
     }
 
     fn remove_key(&mut self, key: NodeKey) -> bool {
-        let Some(removed) = self.forest.remove(key) else {
+        let Some(node) = self.forest.node(key) else {
             return false;
         };
+        node.cell.remove();
+        self.forget_node(key);
+        true
+    }
+
+    /// Takes a dead node out of everything.
+    fn forget_node(&mut self, key: NodeKey) {
+        let Some(removed) = self.forest.remove(&self.core, key) else {
+            return;
+        };
+        let (namespace, run) = (removed.namespace, removed.run);
         for anchor in &removed.anchors {
-            let end = Place {
-                run: removed.run,
-                offset: anchor.end,
-            };
-            self.index
-                .remove(removed.namespace, anchor.fingerprint, end);
+            let offset = anchor.end;
+            let table_key = self.core.key(namespace, anchor.fingerprint);
+            self.core
+                .chunks
+                .remove(table_key, Place { run, offset }.word());
         }
-        for window in &removed.windows {
-            let end = Place {
-                run: removed.run,
-                offset: window.end,
-            };
-            self.windows
-                .remove(removed.namespace, u64::from(window.key), end);
+        for (at, window) in removed.windows.iter().enumerate() {
+            if let Some(later) = removed.windows.get(at + AHEAD) {
+                self.core
+                    .windows
+                    .prefetch(self.core.key(namespace, later.key.into()));
+            }
+            let offset = window.end;
+            let table_key = self.core.key(namespace, window.key.into());
+            self.core
+                .windows
+                .remove(table_key, Place { run, offset }.word());
         }
-        self.namespaces.leave(removed.namespace, key);
+        self.namespaces.leave(&self.core, namespace, key);
         if let Some(parent) = removed.parent {
             self.enqueue(parent);
         }
-        true
     }
 
     pub(crate) fn forget(&mut self, namespace: &Namespace) -> usize {
@@ -245,10 +310,9 @@ impl State {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.forest.clear();
-        self.index.clear();
-        self.windows.clear();
-        self.namespaces.clear();
+        for key in self.forest.keys() {
+            self.remove_key(key);
+        }
         self.queue = EvictionQueue::default();
     }
 
@@ -264,7 +328,7 @@ impl State {
         };
         if node.children == 0 && !node.queued {
             node.queued = true;
-            self.queue.push(*node.used.get_mut(), key);
+            self.queue.push(node.cell.used(), key);
         }
     }
 
@@ -279,7 +343,7 @@ impl State {
             let Some(node) = self.forest.node_mut(key) else {
                 continue;
             };
-            let now = *node.used.get_mut();
+            let now = node.cell.used();
             if now > used {
                 self.queue.push(now, key);
                 continue;
@@ -288,31 +352,28 @@ impl State {
             if node.children > 0 {
                 continue;
             }
-            if Some(key) == parent || self.is_pinned(key) {
-                kept.push(key);
-            } else if self.remove_key(key) {
+            let (cell, slot) = (Arc::clone(&node.cell), node.run.slot());
+            if Some(key) != parent && cell.evict(|| self.core.runs.pins(slot)) {
+                self.forget_node(key);
                 self.evicted += 1;
+            } else {
+                kept.push(key);
             }
         }
         for key in kept {
             self.enqueue(key);
         }
-        let resident = self.forest.resident();
-        if resident.saturating_add(needed) > capacity {
-            return Err(Error::RegistryFull {
-                needed,
-                resident,
-                capacity,
-            });
+        if self.forest.resident().saturating_add(needed) > capacity {
+            return Err(self.full(needed));
         }
         Ok(())
     }
 
-    fn is_pinned(&self, key: NodeKey) -> bool {
-        let run = self
-            .forest
-            .node(key)
-            .and_then(|node| self.forest.run(node.run));
-        run.is_some_and(super::run::Run::is_pinned)
+    fn full(&self, needed: usize) -> Error {
+        Error::RegistryFull {
+            needed,
+            resident: self.forest.resident(),
+            capacity: self.config.capacity_tokens,
+        }
     }
 }

@@ -5,13 +5,9 @@
 
 use std::ops::Range;
 
-use super::forest::Forest;
-use super::run::{Place, Run, RunId};
+use super::version::{Place, RunId, Version};
+use super::view::View;
 use crate::policy::Policy;
-
-/// Continuations compared at a fork, newest first. Radix trees with pages of one token have one at
-/// most.
-const MAX_FORK: usize = 8;
 
 /// Tokens `[start, end)` of a run that were compared equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +54,7 @@ fn common_prefix(a: &[u32], b: &[u32]) -> usize {
 
 /// Walks left from `place` while tokens equal the end of `prompt`; pieces come in path order.
 pub(crate) fn extend_left(
-    forest: &Forest,
+    view: &View<'_>,
     policy: &Policy,
     place: Place,
     prompt: &[u32],
@@ -67,9 +63,9 @@ pub(crate) fn extend_left(
     let mut rest = prompt;
     let mut next = Some(place);
     while let Some(Place { run: id, offset }) = next {
-        let Some(run) = forest
+        let Some(run) = view
             .run(id)
-            .filter(|run| policy.admits(run.hops, run.depth))
+            .filter(|run| policy.admits(run.header.hops, run.header.depth))
         else {
             break;
         };
@@ -82,7 +78,7 @@ pub(crate) fn extend_left(
             });
         }
         next = if start == 0 && !rest.is_empty() {
-            forest.seamless_parent(run)
+            view.seamless_parent(run)
         } else {
             None
         };
@@ -92,7 +88,7 @@ pub(crate) fn extend_left(
 }
 
 /// Walks left inside one run; returns where agreement ends and shortens `rest` by what agreed.
-fn walk_run_left(run: &Run, from: u32, rest: &mut &[u32]) -> u32 {
+fn walk_run_left(run: &Version, from: u32, rest: &mut &[u32]) -> u32 {
     let mut offset = from;
     while offset > 0 && !rest.is_empty() {
         let Some(Range { start, .. }) = run.live_range(offset - 1) else {
@@ -110,7 +106,7 @@ fn walk_run_left(run: &Run, from: u32, rest: &mut &[u32]) -> u32 {
 
 /// Walks right from `place` while tokens equal the start of `prompt`; pieces come in path order.
 pub(crate) fn extend_right(
-    forest: &Forest,
+    view: &View<'_>,
     policy: &Policy,
     place: Place,
     prompt: &[u32],
@@ -118,7 +114,7 @@ pub(crate) fn extend_right(
     let mut pieces: Vec<RunPiece> = Vec::new();
     let mut rest = prompt;
     let mut at = place;
-    while let Some((piece, full)) = best_continuation(forest, policy, at, rest) {
+    while let Some((piece, full)) = best_continuation(view, policy, at, rest) {
         rest = &rest[piece.len()..];
         at = Place {
             run: piece.run,
@@ -138,20 +134,18 @@ pub(crate) fn extend_right(
 /// The continuation of `place` that agrees longest with `prompt`, and whether it agreed to its
 /// node's end.
 fn best_continuation(
-    forest: &Forest,
+    view: &View<'_>,
     policy: &Policy,
     place: Place,
     prompt: &[u32],
 ) -> Option<(RunPiece, bool)> {
     let first = *prompt.first()?;
-    let run = forest.run(place.run)?;
+    let run = view.run(place.run)?;
     let own = Some(place).filter(|place| run.live_range(place.offset).is_some());
-    let children = run.children.get(&(place.offset, first));
-    let children = children.into_iter().flatten().rev().take(MAX_FORK);
-    let children = children.map(|&run| Place { run, offset: 0 });
+    let children = view.continuations(place, first);
     let mut best: Option<(RunPiece, bool)> = None;
     for start in own.into_iter().chain(children) {
-        let Some(found) = continuation(forest, policy, place, start, prompt) else {
+        let Some(found) = continuation(view, policy, place, start, prompt) else {
             continue;
         };
         if best.is_none_or(|(piece, _)| found.0.len() > piece.len()) {
@@ -163,14 +157,16 @@ fn best_continuation(
 
 /// Agreement of `prompt` with the node that starts at `start`, which follows `place`.
 fn continuation(
-    forest: &Forest,
+    view: &View<'_>,
     policy: &Policy,
     place: Place,
     start: Place,
     prompt: &[u32],
 ) -> Option<(RunPiece, bool)> {
-    let run = forest.run(start.run)?;
-    if !policy.admits(run.hops, run.depth) || forest.position(place) != forest.position(start) {
+    let run = view.run(start.run)?;
+    if !policy.admits(run.header.hops, run.header.depth)
+        || view.position(place) != view.position(start)
+    {
         return None;
     }
     let live = run.live_range(start.offset)?;

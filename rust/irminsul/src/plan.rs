@@ -137,7 +137,7 @@ impl ReusePlan {
         let mut runs: Vec<RunId> = pieces.map(|piece| piece.run).collect();
         runs.sort_unstable();
         runs.dedup();
-        runs.retain(|run| self.registry.core.runs.pin(run.handle()));
+        self.registry.core.pin(&mut runs);
         self.pins = runs;
     }
 

@@ -11,6 +11,7 @@
 //! every offset of the prompt has to be probed).
 
 use crate::gear::mix;
+use crate::simd::{self, SampleScratch};
 
 /// Tokens in a window; bits of its key.
 pub(crate) const WINDOW_TOKENS: usize = 32;
@@ -18,9 +19,9 @@ pub(crate) const WINDOW_TOKENS: usize = 32;
 /// One offset in this many is sampled.
 pub(crate) const SAMPLING: usize = 16;
 
-/// Keys below this are sampled. The comparison is on the top bits, which depend on all tokens of
-/// the window.
-const THRESHOLD: u32 = 1 << (32 - SAMPLING.ilog2());
+/// Keys without a bit from this one on are sampled. The comparison is on the top bits, which depend
+/// on all tokens of the window.
+pub(crate) const SAMPLE_SHIFT: i32 = 32 - SAMPLING.ilog2() as i32;
 
 /// A sampled window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,29 +38,95 @@ impl Window {
     }
 }
 
-/// The sampled windows of `tokens` that end in `(from, tokens.len()]`; a window needs all its
-/// tokens.
+/// Tokens that are looked at one after the other where there is no faster way.
+const STEP: usize = 1024;
+
+/// The sampled windows of a text that end after a place, step by step; a window needs all its tokens.
 ///
 /// A run of one window (constant text) is sampled at its first place only.
-pub(crate) fn windows(
-    tokens: &[u32],
-    from: usize,
+#[derive(Debug)]
+pub(crate) struct Sampler<'a> {
+    tokens: &'a [u32],
     secret: u32,
-) -> impl Iterator<Item = Window> + '_ {
-    let warm = (from + 1).saturating_sub(WINDOW_TOKENS);
-    let first_end = from.max(WINDOW_TOKENS - 1);
-    let mut key = 0_u32;
-    let mut previous = None;
-    let text = tokens.get(warm..).unwrap_or(&[]);
-    text.iter().enumerate().filter_map(move |(at, &token)| {
-        key = (key << 1).wrapping_add(mix(token ^ secret) as u32);
-        let end = warm + at + 1;
-        if key >= THRESHOLD || end <= first_end || previous == Some(key) {
-            return None;
+    scratch: &'a mut SampleScratch,
+    /// Tokens looked at.
+    scanned: usize,
+    previous: Option<u32>,
+}
+
+impl<'a> Sampler<'a> {
+    /// The windows of `tokens` that end in `(from, tokens.len()]`.
+    pub(crate) fn new(
+        tokens: &'a [u32],
+        from: usize,
+        secret: u32,
+        scratch: &'a mut SampleScratch,
+    ) -> Self {
+        Self {
+            tokens,
+            secret,
+            scratch,
+            scanned: from.max(WINDOW_TOKENS - 1),
+            previous: None,
         }
-        previous = Some(key);
-        Some(Window { end, key })
-    })
+    }
+
+    /// Looks no more at windows that end up to `end`.
+    pub(crate) fn skip_to(&mut self, end: usize) {
+        self.scanned = self.scanned.max(end);
+    }
+
+    /// Appends the windows of one more step; false when there is none left.
+    pub(crate) fn step(&mut self, windows: &mut Vec<Window>) -> bool {
+        if self.scanned >= self.tokens.len() {
+            return false;
+        }
+        let Self {
+            tokens,
+            secret,
+            scanned,
+            ref mut scratch,
+            ref mut previous,
+        } = *self;
+        let text = &tokens[scanned + 1 - WINDOW_TOKENS..];
+        let mut found = |index, key| {
+            if *previous != Some(key) {
+                *previous = Some(key);
+                let end = scanned + index + 1;
+                windows.push(Window { end, key });
+            }
+        };
+        let mut count = simd::sampled(text, secret, scratch, &mut found);
+        if count == 0 {
+            count = STEP.min(tokens.len() - scanned);
+            scalar(&text[..count + WINDOW_TOKENS - 1], secret, found);
+        }
+        self.scanned += count;
+        true
+    }
+}
+
+/// As [`simd::sampled`], token by token: the reference.
+fn scalar(tokens: &[u32], secret: u32, mut found: impl FnMut(usize, u32)) {
+    let roll = |key: u32, &token: &u32| (key << 1).wrapping_add(mix(token ^ secret) as u32);
+    let (before, block) = tokens.split_at(WINDOW_TOKENS - 1);
+    let mut key = before.iter().fold(0, roll);
+    for (index, token) in block.iter().enumerate() {
+        key = roll(key, token);
+        if key >> SAMPLE_SHIFT == 0 {
+            found(index, key);
+        }
+    }
+}
+
+/// All sampled windows of `tokens` that end in `(from, tokens.len()]`.
+pub(crate) fn windows(tokens: &[u32], from: usize, secret: u32) -> Vec<Window> {
+    let rest = tokens.len().saturating_sub(from);
+    let mut windows = Vec::with_capacity(rest / SAMPLING + rest / (4 * SAMPLING));
+    let mut scratch = SampleScratch::default();
+    let mut sampler = Sampler::new(tokens, from, secret, &mut scratch);
+    while sampler.step(&mut windows) {}
+    windows
 }
 
 #[cfg(test)]
@@ -76,7 +143,26 @@ mod tests {
     }
 
     fn sampled(tokens: &[u32], from: usize) -> Vec<Window> {
-        windows(tokens, from, 0).collect()
+        windows(tokens, from, 0)
+    }
+
+    #[test]
+    fn the_fast_way_finds_what_the_scalar_one_does() {
+        let mut scratch = SampleScratch::default();
+        for (seed, len) in [(1, 32), (2, 33), (3, 1054), (4, 1055), (5, 1056), (6, 5000)] {
+            for secret in [0, 0xDEAD_BEEF] {
+                let tokens = text(seed, len);
+                let (mut fast, mut slow) = (Vec::new(), Vec::new());
+                let first = len.min(1055);
+                scalar(&tokens[..first], secret, |index, key| {
+                    slow.push((index, key));
+                });
+                let count = simd::sampled(&tokens, secret, &mut scratch, |index, key| {
+                    fast.push((index, key));
+                });
+                assert!(count == 0 || (count == first - 31 && fast == slow));
+            }
+        }
     }
 
     #[test]

@@ -45,6 +45,9 @@ impl Cover {
         end: usize,
         donors: &[Place],
     ) {
+        if donors.is_empty() && self.spans.is_empty() {
+            return;
+        }
         let window = start.max(self.covered())..end;
         let Some(span) = search.best(window, self.spans.last(), donors) else {
             return;

@@ -17,15 +17,16 @@ use crate::gear::WINDOW;
 use crate::params::ChunkParams;
 use crate::policy::Policy;
 use crate::registry::View;
-use crate::simd::hash_chunks;
-use crate::window::windows;
+use crate::simd::{SampleScratch, hash_chunks};
+use crate::window::Sampler;
 
 use cover::Cover;
 use search::Search;
 pub(crate) use span::{Span, slice};
 
-/// Chunks that are fingerprinted at once, so that several hashes run side by side.
-const GROUP: usize = 16;
+/// Chunks that are fingerprinted at once, so that several hashes run side by side: few at first, as
+/// the first one found may cover the rest, then more and more.
+const GROUPS: std::ops::Range<usize> = 16..256;
 
 /// What is looked up.
 #[derive(Debug, Clone, Copy)]
@@ -93,21 +94,22 @@ fn search_chunks(
 
 /// Looks up the chunks between consecutive bounds that no span covers.
 fn offer_chunks(search: &mut Search<'_, '_>, tokens: &[u32], bounds: &[usize], cover: &mut Cover) {
-    let mut fingerprints = Vec::with_capacity(GROUP);
+    let (mut fingerprints, mut keys) = (Vec::new(), Vec::new());
     let mut next = 0;
+    let mut size = GROUPS.start;
     while next + 1 < bounds.len() {
         let covered = cover.covered();
         next += bounds[next + 1..].partition_point(|&end| end <= covered);
-        let group = &bounds[next..bounds.len().min(next + GROUP + 1)];
+        let group = &bounds[next..bounds.len().min(next + size + 1)];
+        size = GROUPS.end.min(2 * size);
         fingerprints.clear();
         hash_chunks(tokens, group, &mut fingerprints);
-        fingerprints
-            .iter()
-            .for_each(|&print| search.prefetch_chunk(print));
-        for (bounds, &fingerprint) in group.windows(2).zip(&fingerprints) {
+        keys.clear();
+        keys.extend(fingerprints.iter().map(|&print| search.fetch_chunk(print)));
+        for (bounds, &key) in group.windows(2).zip(&keys) {
             let (start, end) = (bounds[0], bounds[1]);
             if end > cover.covered() {
-                let donors = search.chunk_donors(fingerprint);
+                let donors = search.chunk_donors(key);
                 cover.offer(search, start, end, donors.as_slice());
             }
         }
@@ -124,21 +126,35 @@ fn search_gaps(
 ) -> Cover {
     let bounds = search.bounds();
     let mut cover = Cover::new(bounds.clone());
+    let mut scratch = SampleScratch::default();
     let mut later = found.into_spans().into_iter().peekable();
     loop {
         let end = later.peek().map_or(bounds.end, |span| span.target);
         if end >= cover.covered() + search.min_span() {
             let text = &prompt.tokens[..end];
-            for window in windows(text, cover.covered(), secret) {
-                if window.end > cover.covered() {
-                    let donors = search.window_donors(window.key);
-                    cover.offer(search, window.start(), window.end, donors.as_slice());
-                }
-            }
+            let mut sampler = Sampler::new(text, cover.covered(), secret, &mut scratch);
+            search_gap(search, &mut sampler, &mut cover);
         }
         let Some(next) = later.next() else {
             return cover;
         };
         cover.append(next, search.min_span());
+    }
+}
+
+/// Looks for the windows of one gap. What a span covers is passed over.
+fn search_gap(search: &mut Search<'_, '_>, sampler: &mut Sampler<'_>, cover: &mut Cover) {
+    let mut windows = Vec::new();
+    let mut keys = Vec::new();
+    while sampler.step(&mut windows) {
+        keys.clear();
+        keys.extend(windows.iter().map(|window| search.fetch_window(window.key)));
+        for (window, &key) in windows.drain(..).zip(&keys) {
+            if window.end > cover.covered() {
+                let donors = search.window_donors(key);
+                cover.offer(search, window.start(), window.end, donors.as_slice());
+            }
+        }
+        sampler.skip_to(cover.covered());
     }
 }

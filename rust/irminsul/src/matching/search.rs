@@ -57,19 +57,21 @@ impl<'a, 'v> Search<'a, 'v> {
         self.policy.min_span as usize
     }
 
-    pub(crate) fn prefetch_chunk(&self, fingerprint: u64) {
-        self.view.prefetch_chunk(self.prompt.namespace, fingerprint);
+    /// The key of a chunk, whose donors will be asked for soon.
+    pub(crate) fn fetch_chunk(&self, fingerprint: u64) -> u64 {
+        self.view.fetch_chunk(self.prompt.namespace, fingerprint)
     }
 
-    pub(crate) fn chunk_donors(&self, fingerprint: u64) -> Donors {
-        self.view.chunk_donors(self.prompt.namespace, fingerprint)
+    pub(crate) fn chunk_donors(&self, key: u64) -> Donors {
+        self.view.chunk_donors(self.prompt.namespace, key)
     }
 
-    pub(crate) fn prefetch_window(&self, key: u32) {
-        self.view.prefetch_window(self.prompt.namespace, key);
+    /// The key of a window, whose donors will be asked for soon.
+    pub(crate) fn fetch_window(&self, hash: u32) -> u64 {
+        self.view.fetch_window(self.prompt.namespace, hash)
     }
 
-    pub(crate) fn window_donors(&self, key: u32) -> Donors {
+    pub(crate) fn window_donors(&self, key: u64) -> Donors {
         self.view.window_donors(self.prompt.namespace, key)
     }
 

@@ -291,7 +291,6 @@ impl Forest {
         let removed = Removed {
             run: run.id,
             namespace: run.header.namespace,
-            tokens: node.len(),
             anchors: ends_in(&run.anchors, node.start, node.end, |anchor| anchor.end).to_vec(),
             windows: ends_in(&run.windows, node.start, node.end, |window| window.end).to_vec(),
             parent,
@@ -377,32 +376,15 @@ impl Forest {
     }
 }
 
-/// Shows readers a new version of a run; false when there is no slot for it. Readers of the one
-/// before keep it until they are done.
+/// Shows readers a new version of a run; false when there is no slot for it.
 fn publish_version(core: &Core, version: Version) -> bool {
     let cell = core.runs.extra(version.id.slot());
-    let Ok(handle) = core.versions.insert(version) else {
-        return false;
-    };
-    // Release pairs with the acquire in `Core::version_at`; acquire is not needed, all versions are
-    // this writer's.
-    let before = cell.version.swap(handle.bits(), Ordering::Release);
-    if before != 0 {
-        core.versions.retire(super::raw::Handle::from_bits(before));
-    }
-    true
+    cell.version.publish(&core.versions, version)
 }
 
 /// Hides a run from readers. Its slot begins another life when the last plan unpins it.
 fn retire_run(core: &Core, id: RunId) {
-    let before = core
-        .runs
-        .extra(id.slot())
-        .version
-        .swap(0, Ordering::Release);
-    if before != 0 {
-        core.versions.retire(super::raw::Handle::from_bits(before));
-    }
+    core.runs.extra(id.slot()).version.clear(&core.versions);
     if core.runs.retire(id.handle()) {
         core.runs.recycle(id.slot());
     }
@@ -413,7 +395,6 @@ fn retire_run(core: &Core, id: RunId) {
 pub(crate) struct Removed {
     pub(crate) run: RunId,
     pub(crate) namespace: u64,
-    pub(crate) tokens: usize,
     pub(crate) anchors: Vec<Anchor>,
     pub(crate) windows: Vec<RunWindow>,
     pub(crate) parent: Option<NodeKey>,

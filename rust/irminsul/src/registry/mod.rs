@@ -7,12 +7,14 @@
 /// The concurrent parts by themselves, for the benches and models beside this crate.
 #[doc(hidden)]
 pub mod parts {
+    pub use super::cache::Cache;
     pub use super::raw::{Handle, Pin, Slab, Slots};
     pub use super::table::{Inserted, Table, table_key};
 }
 
 mod anchor;
 mod anchors;
+mod cache;
 mod forest;
 mod namespaces;
 mod node;
@@ -23,6 +25,8 @@ mod raw;
 mod spread;
 mod state;
 mod table;
+#[cfg(test)]
+mod tests;
 mod version;
 mod view;
 pub(crate) mod walk;
@@ -233,7 +237,7 @@ impl Registry {
             let site = self.shared.writer().site(entry)?;
             // Most of the work, without the lock.
             let prepared = Prepared::new(&self.shared.config, &site.tail, entry.tokens);
-            if self.shared.writer().add(entry, &site, prepared)? {
+            if self.shared.writer().add(entry, &site, &prepared)? {
                 return Ok(());
             }
         }

@@ -33,8 +33,10 @@ fn run_windows(secret: u32, before: &[u32], tokens: &[u32]) -> Vec<RunWindow> {
     let before = &before[before.len().saturating_sub(WINDOW_TOKENS - 1)..];
     let text = [before, tokens].concat();
     let limit = 2 * tokens.len() / SAMPLING + 2;
-    let found = windows(&text, before.len(), secret).take(limit);
+    let found = windows(&text, before.len(), secret);
     found
+        .into_iter()
+        .take(limit)
         .map(|window| RunWindow {
             end: (window.end - before.len()) as u32,
             key: window.key,

@@ -72,7 +72,7 @@ impl State {
         &mut self,
         entry: &Entry<'_>,
         site: &Site,
-        prepared: Prepared,
+        prepared: &Prepared,
     ) -> Result<bool> {
         if self.check_entry(entry)? != site.parent {
             return Ok(false);
@@ -107,7 +107,7 @@ impl State {
         };
         self.namespaces.join(namespace, key);
         self.index_chunks(run, &header, &prepared.anchors);
-        let windows = self.index_windows(run, &header, prepared.windows);
+        let windows = self.index_windows(run, &header, &prepared.windows);
         self.forest.set_windows(run, windows);
         self.enqueue(key);
         Ok(true)
@@ -176,7 +176,7 @@ impl State {
         &self,
         run: RunId,
         header: &RunHeader,
-        windows: Vec<RunWindow>,
+        windows: &[RunWindow],
     ) -> Vec<RunWindow> {
         let key = |window: &RunWindow| self.core.key(header.namespace, window.key.into());
         let mut kept = Vec::with_capacity(windows.len());

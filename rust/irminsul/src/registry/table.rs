@@ -51,7 +51,7 @@ struct Way {
 
 impl<const N: usize> Table<N> {
     /// Cache lines of one set.
-    const LINES: usize = 1 + (WAYS * N).div_ceil(WORDS_IN_LINE);
+    pub(super) const LINES: usize = 1 + (WAYS * N).div_ceil(WORDS_IN_LINE);
 
     /// Bytes of memory for each key that fits.
     pub const BYTES_PER_KEY: f64 = (Self::LINES * WORDS_IN_LINE * 8) as f64 / WAYS as f64;
@@ -81,7 +81,7 @@ impl<const N: usize> Table<N> {
         (places as usize, keys as usize, get(&self.evicted))
     }
 
-    fn set(&self, key: u64) -> usize {
+    pub(super) fn set(&self, key: u64) -> usize {
         // High bits of the product: no division, and any number of sets.
         let spread = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         ((u128::from(spread) * u128::from(self.sets)) >> 64) as usize * Self::LINES
@@ -285,71 +285,4 @@ pub fn table_key(namespace: u64, hash: u64) -> u64 {
     key = (key ^ key >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     key = (key ^ key >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (key ^ key >> 32).max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn first_vacant<const N: usize>(places: &[u64; N]) -> Option<usize> {
-        places.iter().position(|&place| place == 0)
-    }
-
-    fn add(table: &Table<2>, key: u64, place: u64) -> Inserted {
-        table.insert(key, place, first_vacant, |_| true)
-    }
-
-    #[test]
-    fn places_come_and_go_one_by_one() {
-        let table = Table::<2>::new(4);
-        assert_eq!(add(&table, 5, 10), Inserted::Added);
-        assert_eq!(add(&table, 5, 11), Inserted::Added);
-        assert_eq!(add(&table, 5, 12), Inserted::Refused);
-        let replaced = table.insert(5, 12, |_| Some(1), |_| true);
-        assert_eq!(replaced, Inserted::Replaced(11));
-        assert_eq!((table.get(5), table.counts()), ([10, 12], (2, 1, 0)));
-        assert!(!table.remove(5, 11) && table.remove(5, 10));
-        assert!(table.holds(5, 12) && !table.holds(5, 10));
-        assert!(table.remove(5, 12));
-        assert_eq!((table.get(5), table.counts()), ([0, 0], (0, 0, 0)));
-    }
-
-    #[test]
-    fn the_key_that_was_not_used_gives_way() {
-        let table = Table::<2>::new(1);
-        (1..=7).for_each(|key| assert_eq!(add(&table, key, key), Inserted::Added));
-        (1..=7)
-            .filter(|&key| key != 4)
-            .for_each(|key| assert_eq!(table.get(key)[0], key));
-        assert_eq!(add(&table, 8, 8), Inserted::Added);
-        assert_eq!(table.get(4), [0, 0]);
-        assert_eq!(table.counts(), (7, 7, 1));
-    }
-
-    #[test]
-    fn what_may_not_go_stays() {
-        let table = Table::<2>::new(1);
-        (1..=7).for_each(|key| assert_eq!(add(&table, key, key), Inserted::Added));
-        let only = |wanted: u64| move |places: &[u64; 2]| places[0] == wanted;
-        assert_eq!(table.insert(9, 9, first_vacant, |_| false), Inserted::Full);
-        assert_eq!(table.insert(9, 9, first_vacant, only(6)), Inserted::Added);
-        assert_eq!(table.get(6), [0, 0]);
-        table.clear();
-        assert_eq!(table.counts(), (0, 0, 1));
-    }
-
-    #[test]
-    fn keys_spread_over_the_sets() {
-        let table = Table::<2>::new(100);
-        for namespace in [0, 1] {
-            let mut counts = vec![0; 100];
-            for hash in 0..100_000_u64 {
-                counts[table.set(table_key(namespace, hash)) / Table::<2>::LINES] += 1;
-            }
-            assert!(
-                counts.iter().all(|count| (850..1150).contains(count)),
-                "{counts:?}"
-            );
-        }
-    }
 }

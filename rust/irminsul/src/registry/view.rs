@@ -3,7 +3,7 @@
 //! Knows nothing of prompts. A view holds each run that it was asked for until its end, and shows it as
 //! it was when it was asked for first.
 
-use super::raw::{Handle, Holds, Pin, Slab, Slots};
+use super::raw::{Current, Holds, Pin, Slab, Slots, fence};
 use super::table::{Table, table_key};
 use super::version::{Place, RunId, Version};
 use super::{AtomicU64, Ordering, RegistryConfig};
@@ -31,8 +31,8 @@ const MAX_FORK: usize = 8;
 /// What a run's slot holds beside its word, in whatever life.
 #[derive(Debug, Default)]
 pub(crate) struct RunCell {
-    /// Handle of the present version; 0 for a run that is gone.
-    pub(crate) version: AtomicU64,
+    /// The present version; none for a run that is gone.
+    pub(crate) version: Current,
     /// Id of the run before this one that continues the same place by the same token; 0 for none.
     pub(crate) older: AtomicU64,
 }
@@ -93,25 +93,21 @@ impl Core {
 
     /// The present version of whatever run lives in a slot.
     pub(crate) fn version_at(&self, slot: u32) -> Option<Pin<'_, Version>> {
-        let cell = self.runs.extra(slot);
-        loop {
-            // Acquire pairs with the release in `publish_version`.
-            let version = cell.version.load(Ordering::Acquire);
-            if version == 0 {
-                return None;
-            }
-            let pin = self.versions.pin(Handle::from_bits(version));
-            // A version that is gone has been followed by another one: a writer moved on.
-            if pin.is_some() {
-                return pin;
-            }
-        }
+        self.runs.extra(slot).version.pin(&self.versions)
     }
 
     /// The present version of a run.
     pub(crate) fn version(&self, id: RunId) -> Option<Pin<'_, Version>> {
         self.version_at(id.slot())
             .filter(|version| version.id == id)
+    }
+
+    /// Pins runs for a plan; drops those from the list that are gone. Nodes may be asked to stay after
+    /// it.
+    pub(crate) fn pin(&self, runs: &mut Vec<RunId>) {
+        runs.retain(|run| self.runs.pin(run.handle()));
+        // Pairs with the fence in `NodeCell::evict`.
+        fence(Ordering::SeqCst);
     }
 
     /// Takes a plan's pin away. The last one frees a run's slot after its end.
@@ -162,31 +158,31 @@ impl<'a> View<'a> {
         self.held.get(slot, || self.core.version_at(slot))
     }
 
-    /// Asks for what [`View::chunk_donors`] reads first to be fetched into the cache.
-    pub(crate) fn prefetch_chunk(&self, namespace: u64, fingerprint: u64) {
-        self.core
-            .chunks
-            .prefetch(self.core.key(namespace, fingerprint));
+    /// The key of a chunk; its line is fetched into the cache.
+    pub(crate) fn fetch_chunk(&self, namespace: u64, fingerprint: u64) -> u64 {
+        let key = self.core.key(namespace, fingerprint);
+        self.core.chunks.prefetch(key);
+        key
     }
 
-    /// As [`View::prefetch_chunk`], for a window.
-    pub(crate) fn prefetch_window(&self, namespace: u64, key: u32) {
-        self.core
-            .windows
-            .prefetch(self.core.key(namespace, key.into()));
+    /// The key of a window; its line is fetched into the cache.
+    pub(crate) fn fetch_window(&self, namespace: u64, hash: u32) -> u64 {
+        let key = self.core.key(namespace, hash.into());
+        self.core.windows.prefetch(key);
+        key
     }
 
-    pub(crate) fn chunk_donors(&self, namespace: u64, fingerprint: u64) -> Donors {
-        self.donors(&self.core.chunks, namespace, fingerprint)
+    pub(crate) fn chunk_donors(&self, namespace: u64, key: u64) -> Donors {
+        self.donors(namespace, self.core.chunks.get(key))
     }
 
-    pub(crate) fn window_donors(&self, namespace: u64, key: u32) -> Donors {
-        self.donors(&self.core.windows, namespace, key.into())
+    pub(crate) fn window_donors(&self, namespace: u64, key: u64) -> Donors {
+        self.donors(namespace, self.core.windows.get(key))
     }
 
-    /// The key says where to look, not what is there: whether a run is of this namespace, it says
+    /// The key said where to look, not what is there: whether a run is of this namespace, it says
     /// itself.
-    fn donors<const N: usize>(&self, table: &Table<N>, namespace: u64, hash: u64) -> Donors {
+    fn donors<const N: usize>(&self, namespace: u64, words: [u64; N]) -> Donors {
         let nowhere = Place {
             run: RunId(0),
             offset: 0,
@@ -196,7 +192,7 @@ impl<'a> View<'a> {
             len: 0,
         };
         let mut ranks = [(0, 0, 0); CHUNK_DONORS];
-        for word in table.get(self.core.key(namespace, hash)) {
+        for word in words {
             let offset = word as u32;
             let run = if word == 0 {
                 None

@@ -11,6 +11,8 @@ mod gear_avx2;
 mod gear_avx512;
 #[cfg(target_arch = "aarch64")]
 mod gear_neon;
+#[cfg(target_arch = "x86_64")]
+mod sampled_avx2;
 mod xxh64;
 #[cfg(target_arch = "x86_64")]
 mod xxh64_avx2;
@@ -65,6 +67,44 @@ fn scan_with(
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn scan_block(_: &mut Candidates, _: &[u32], _: &ChunkParams) -> bool {
     false
+}
+
+/// What [`sampled`] needs room for.
+#[cfg(target_arch = "x86_64")]
+pub(crate) use sampled_avx2::Scratch as SampleScratch;
+
+/// What [`sampled`] needs room for: nothing.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Debug, Default)]
+pub(crate) struct SampleScratch;
+
+/// Calls `found` with the index and the window key of each sampled place among the first tokens after
+/// the 31 that `tokens` begins with; says how many tokens it looked at, 0 if there is no fast way.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn sampled(
+    tokens: &[u32],
+    secret: u32,
+    scratch: &mut SampleScratch,
+    found: impl FnMut(usize, u32),
+) -> usize {
+    if !is_x86_feature_detected!("avx2") {
+        return 0;
+    }
+    // Safety: AVX2 was detected.
+    unsafe { sampled_avx2::sampled(tokens, secret, scratch, found) };
+    let before = crate::window::WINDOW_TOKENS - 1;
+    tokens.len().saturating_sub(before).min(sampled_avx2::BLOCK)
+}
+
+/// No fast way: looks at nothing.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn sampled(
+    _: &[u32],
+    _: u32,
+    _: &mut SampleScratch,
+    _: impl FnMut(usize, u32),
+) -> usize {
+    0
 }
 
 /// Appends the fingerprints of the chunks between consecutive `bounds`.

@@ -23,6 +23,8 @@ impl Lines {
     pub(crate) fn zeroed(count: usize) -> Self {
         let layout = Layout::array::<Line>(count.max(1))
             .unwrap_or_else(|_| handle_alloc_error(Layout::new::<Line>()));
+        // The layout has a line's alignment.
+        #[allow(clippy::cast_ptr_alignment)]
         // Safety: the layout is not empty. All-zero bytes are valid atomics, and the box has the layout
         // that its memory was allocated with.
         unsafe {

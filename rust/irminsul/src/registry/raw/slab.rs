@@ -43,7 +43,7 @@ impl<T> fmt::Debug for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Publishes a value; gives it back when all 2^31 slots are taken.
+    /// Publishes a value; gives it back when all 2^32 slots are taken.
     ///
     /// # Errors
     /// The value, when there is no slot for it.
@@ -71,12 +71,6 @@ impl<T> Slab<T> {
             std::mem::forget(pin);
             None
         }
-    }
-
-    /// The value that a slot holds now, if any. The caller has to check that it is the one it meant.
-    pub fn pin_current(&self, slot: u32) -> Option<Pin<'_, T>> {
-        self.slots.pin_current(slot)?;
-        Some(Pin { slab: self, slot })
     }
 
     /// Ends a value's life; the last unpin frees it. Only one thread may do so for a handle.
@@ -109,13 +103,6 @@ impl<T> Slab<T> {
 pub struct Pin<'a, T> {
     slab: &'a Slab<T>,
     slot: u32,
-}
-
-impl<T> Pin<'_, T> {
-    /// The slot that is pinned.
-    pub fn slot(&self) -> u32 {
-        self.slot
-    }
 }
 
 impl<T> Deref for Pin<'_, T> {

@@ -10,13 +10,11 @@
 
 use std::sync::OnceLock;
 
-use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use super::sync::{AtomicU32, AtomicU64, FIRST_BUCKET, Ordering, fence};
 
 const DEAD: u64 = 1 << 31;
 const PINS: u64 = DEAD - 1;
 
-/// Slots of the first bucket; each further one holds twice as many as the one before.
-const FIRST_BUCKET: u32 = 64;
 const BUCKETS: usize = 26;
 
 /// One life of one slot.
@@ -143,23 +141,14 @@ impl<E> Slots<E> {
             if seen >> 32 != handle.generation() || seen & DEAD != 0 || seen & PINS == PINS {
                 return false;
             }
-            // Acquire pairs with the release in `publish`: what was filled in is seen. SeqCst orders it
-            // with the evictor's look at `pins`, which comes after its mark (see `node.rs`).
+            // Acquire pairs with the release in `publish`: what was filled in is seen.
             let pinned =
-                word.compare_exchange_weak(seen, seen + 1, Ordering::SeqCst, Ordering::Relaxed);
+                word.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed);
             match pinned {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
         }
-    }
-
-    /// Adds a pin to whatever life the slot is in; fails if it is in none.
-    pub fn pin_current(&self, slot: u32) -> Option<Handle> {
-        // Relaxed: `pin` compares again.
-        let generation = self.at(slot).word.load(Ordering::Relaxed) >> 32;
-        let handle = Handle::new(generation, slot);
-        self.pin(handle).then_some(handle)
     }
 
     /// Takes a pin away; true when the caller has to recycle the slot.
@@ -196,8 +185,8 @@ impl<E> Slots<E> {
 
     /// Number of pins of a slot's present life.
     pub fn pins(&self, slot: u32) -> u64 {
-        // SeqCst: ordered after the evictor's mark and against the CAS in `pin` (see `node.rs`).
-        self.at(slot).word.load(Ordering::SeqCst) & PINS
+        // Relaxed: who acts on the answer puts a fence before it (see `node.rs`).
+        self.at(slot).word.load(Ordering::Relaxed) & PINS
     }
 
     /// Gives a slot back whose life has ended. One whose generations are used up is left alone, so
@@ -244,45 +233,14 @@ impl<E> Slots<E> {
 
 /// The head of the vacant list after one more change.
 fn changed(head: u64, first: u32) -> u64 {
-    ((head >> 32) as u32).wrapping_add(1) as u64 * (1 << 32) | u64::from(first)
+    let changes = ((head >> 32) as u32).wrapping_add(1);
+    u64::from(changes) << 32 | u64::from(first)
 }
 
 /// Bucket of a slot, and its place there.
-fn locate(slot: u32) -> (usize, usize) {
+pub(super) fn locate(slot: u32) -> (usize, usize) {
     let shifted = u64::from(slot) + u64::from(FIRST_BUCKET);
     let bucket = shifted.ilog2() - FIRST_BUCKET.ilog2();
     let start = u64::from(FIRST_BUCKET) << bucket;
     (bucket as usize, (shifted - start) as usize)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_fill_the_buckets_in_order() {
-        let mut expected =
-            (0_u32..4).flat_map(|b| (0..64_usize << b).map(move |o| (b as usize, o)));
-        for slot in 0..64 * 15 {
-            assert_eq!(Some(locate(slot)), expected.next());
-        }
-    }
-
-    #[test]
-    fn a_life_ends_once_and_its_handle_never_fits_again() {
-        let slots = Slots::<()>::default();
-        let slot = slots.claim().expect("room");
-        let first = slots.publish(slot);
-        assert!(slots.pin(first) && slots.pins(slot) == 1);
-        assert!(!slots.evict(first), "pinned");
-        assert!(!slots.retire(first), "the last unpin frees");
-        assert!(!slots.pin(first), "dead");
-        assert!(slots.unpin(slot));
-        slots.recycle(slot);
-        assert_eq!(slots.claim(), Some(slot));
-        let second = slots.publish(slot);
-        assert!(first != second && !slots.pin(first) && slots.pin_current(slot) == Some(second));
-        assert!(!slots.unpin(slot));
-        assert!(slots.evict(second) && !slots.evict(second));
-    }
 }

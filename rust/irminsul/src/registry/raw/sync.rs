@@ -4,6 +4,9 @@
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+/// Slots of the first bucket; each further one holds twice as many as the one before.
+pub(crate) const FIRST_BUCKET: u32 = 64;
+
 /// Waits a little in a loop that another thread will end.
 pub(crate) fn spin(round: u32) {
     if round < 64 {

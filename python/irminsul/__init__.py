@@ -7,7 +7,7 @@ from irminsul._core import __version__
 from irminsul.chunking import Chunk, ChunkParams, Chunks, chunk, chunk_many
 from irminsul.errors import IrminsulError
 from irminsul.markers import boundary_marker
-from irminsul.planning import Compute, Piece, Policy, Reuse, ReusePlan
+from irminsul.planning import Compute, Piece, Policy, Quota, Reuse, ReusePlan
 from irminsul.registry import Namespace, Registry, default_registry, lookup, record
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Namespace",
     "Piece",
     "Policy",
+    "Quota",
     "Registry",
     "Reuse",
     "ReusePlan",

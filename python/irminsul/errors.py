@@ -18,6 +18,7 @@ __all__ = [
     "MissingExtra",
     "NativeUnavailable",
     "OverlappingSlots",
+    "QuotaExceeded",
     "RegistryFull",
     "ServerFailed",
     "UnknownNode",
@@ -71,6 +72,10 @@ class DuplicateNode(IrminsulError, ValueError):
 
 class RegistryFull(IrminsulError, RuntimeError):
     """The tokens do not fit, and nothing that may be evicted is left."""
+
+
+class QuotaExceeded(RegistryFull):
+    """A tenant has reached one of its own limits; other tenants are not affected."""
 
 
 class NativeUnavailable(IrminsulError, ImportError):

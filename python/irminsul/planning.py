@@ -3,6 +3,6 @@
 Knows nothing of how matches are found, nor of the engine that carries a plan out.
 """
 
-from irminsul._core import Compute, Piece, Policy, Reuse, ReusePlan
+from irminsul._core import Compute, Piece, Policy, Quota, Reuse, ReusePlan
 
-__all__ = ["Compute", "Piece", "Policy", "Reuse", "ReusePlan"]
+__all__ = ["Compute", "Piece", "Policy", "Quota", "Reuse", "ReusePlan"]

@@ -8,7 +8,7 @@ use irminsul::{ChunkParams, Entry, Namespace, Policy, Registry};
 pub const VOCABULARY: u64 = 129_280;
 
 /// An endless SplitMix64 stream.
-fn splitmix(mut seed: u64) -> impl Iterator<Item = u64> {
+pub fn splitmix(mut seed: u64) -> impl Iterator<Item = u64> {
     std::iter::repeat_with(move || {
         seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -38,7 +38,7 @@ pub fn registry(document: &[u32], windows: bool) -> Registry {
         windows,
         ..Policy::default()
     };
-    let registry = Registry::new(1 << 26, ChunkParams::default(), policy).expect("valid sizes");
+    let registry = Registry::new(1 << 23, ChunkParams::default(), policy).expect("valid sizes");
     let namespace = Namespace::default();
     for node in 0..20 {
         let other = text(1000 + node, 100_000);
@@ -60,4 +60,26 @@ pub fn bytes(tokens: &[u32]) -> Vec<u8> {
         .iter()
         .flat_map(|token| token.to_le_bytes())
         .collect()
+}
+
+/// The processor, and how busy it is.
+pub fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or("?");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("?");
+    #[cfg(target_arch = "x86_64")]
+    let vectors = if is_x86_feature_detected!("avx512f") {
+        "AVX-512"
+    } else {
+        "AVX2 or less"
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let vectors = "no x86 vectors";
+    let model = model.trim_matches([' ', ':', '\t']);
+    format!("{model}, {cores} cores, {vectors}, load average {load} at the start")
 }

@@ -55,6 +55,7 @@ impl From<Failure> for PyErr {
             Failure::Core(Error::UnknownNode { .. }) => "UnknownNode",
             Failure::Core(Error::DuplicateNode { .. }) => "DuplicateNode",
             Failure::Core(Error::RegistryFull { .. }) => "RegistryFull",
+            Failure::Core(Error::QuotaExceeded { .. }) => "QuotaExceeded",
             Failure::Core(Error::InvalidLength { .. })
             | Failure::NotAnInteger { .. }
             | Failure::OutOfRange { .. }

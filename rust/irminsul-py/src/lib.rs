@@ -13,6 +13,7 @@ mod namespace;
 mod numbers;
 mod piece;
 mod policy;
+mod quota;
 #[allow(unsafe_code)]
 mod raw;
 mod registry;
@@ -32,6 +33,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<chunks::Chunks>()?;
     module.add_class::<namespace::Namespace>()?;
     module.add_class::<policy::Policy>()?;
+    module.add_class::<quota::Quota>()?;
     module.add_class::<registry::Registry>()?;
     module.add_class::<reuse_plan::ReusePlan>()?;
     module.add_class::<reuse::Reuse>()?;

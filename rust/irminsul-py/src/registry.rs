@@ -9,9 +9,10 @@ use irminsul::Entry;
 
 use crate::chunk_params::ChunkParams;
 use crate::failure::Failure;
-use crate::namespace::Namespace;
+use crate::namespace::{Field, Namespace};
 use crate::numbers::{unsigned, unsigned_or};
 use crate::policy::Policy;
+use crate::quota::Quota;
 use crate::reuse_plan::ReusePlan;
 use crate::tokens::{detached, token_ids};
 
@@ -123,6 +124,8 @@ impl Registry {
     ///     A number is out of range, or the parent lives in another namespace.
     /// RegistryFull
     ///     The tokens exceed the capacity, or pinned nodes leave no room.
+    /// QuotaExceeded
+    ///     The same for a limit of the tenant's own.
     #[pyo3(
         signature = (node, parent, tokens, *, namespace, base_position=None, hops=None, depth=None),
         text_signature = "($self, node, parent, tokens, *, namespace, base_position=0, hops=0, depth=0)"
@@ -255,6 +258,8 @@ impl Registry {
     ///     The ids cannot be used.
     /// InvalidParams
     ///     The prefix is longer than the prompt.
+    /// QuotaExceeded
+    ///     The tenant's living plans pin as much as it may.
     ///
     /// Notes
     /// -----
@@ -275,6 +280,49 @@ impl Registry {
         let namespace = &namespace.get().core;
         let work = || self.0.lookup(&ids, namespace, prefix_len);
         Ok(ReusePlan::new(detached(tokens.py(), ids.len(), work)?))
+    }
+
+    /// Limit what a tenant may take.
+    ///
+    /// What it holds already stays until its next insertion, which evicts the tenant's own least recently
+    /// used nodes and nobody else's.
+    ///
+    /// Parameters
+    /// ----------
+    /// quota : Quota or None
+    ///     The limits; None takes them away.
+    /// tenant : str or bytes, optional
+    ///     The field of that name of the tenant's namespaces; without one, every tenant that has no limits
+    ///     of its own.
+    ///
+    /// Examples
+    /// --------
+    /// >>> import irminsul
+    /// >>> registry = irminsul.Registry(1000)
+    /// >>> registry.set_quota(irminsul.Quota(tokens=100), tenant="a")
+    /// >>> registry.record(range(101), 1, namespace=irminsul.Namespace(tenant="a"))
+    /// Traceback (most recent call last):
+    ///     ...
+    /// irminsul.errors.QuotaExceeded: tenant "a" has 0 of 100 tokens and needs 101 more; release its plans, remove some of its nodes, or raise its quota
+    #[pyo3(signature = (quota, *, tenant=None), text_signature = "($self, quota, *, tenant=None)")]
+    #[allow(clippy::needless_pass_by_value)] // Extracted values are handed over by PyO3.
+    fn set_quota(&self, quota: Option<PyRef<'_, Quota>>, tenant: Option<Field>) {
+        let quota = quota.map(|quota| quota.0);
+        self.0
+            .set_quota(tenant.as_ref().map(Field::as_bytes), quota);
+    }
+
+    /// Return what a tenant holds, as a new dict: nodes, entries, tokens, pins.
+    #[pyo3(signature = (tenant), text_signature = "($self, tenant)")]
+    #[allow(clippy::needless_pass_by_value)]
+    fn usage<'py>(&self, py: Python<'py>, tenant: Field) -> PyResult<Bound<'py, PyDict>> {
+        let usage = self.0.usage(tenant.as_bytes());
+        let counts = PyDict::new(py);
+        counts.set_item("nodes", usage.nodes)?;
+        counts.set_item("entries", usage.entries)?;
+        counts.set_item("tokens", usage.tokens)?;
+        counts.set_item("pins", usage.pins)?;
+        Ok(counts)
     }
 
     /// Return counts of what is held and was done, as a new dict.

@@ -57,6 +57,23 @@ pub enum Error {
         /// The registry's capacity.
         capacity: usize,
     },
+    /// A tenant has reached one of its own limits, and nothing of it may be evicted.
+    #[error(
+        "tenant {tenant:?} has {used} of {limit} {quota} and needs {needed} more; release its plans, \
+         remove some of its nodes, or raise its quota"
+    )]
+    QuotaExceeded {
+        /// The tenant, as text.
+        tenant: String,
+        /// Which limit: entries, tokens or pins.
+        quota: &'static str,
+        /// How much was asked for.
+        needed: usize,
+        /// How much the tenant has.
+        used: usize,
+        /// The limit.
+        limit: usize,
+    },
 }
 
 /// Result of the crate's fallible calls.

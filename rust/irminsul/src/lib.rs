@@ -14,6 +14,7 @@ mod namespace;
 mod params;
 mod plan;
 mod policy;
+mod quota;
 mod registry;
 mod scan;
 #[allow(unsafe_code)]
@@ -28,6 +29,7 @@ pub use namespace::Namespace;
 pub use params::ChunkParams;
 pub use plan::{Compute, Piece, Reuse, ReusePlan, Segment};
 pub use policy::Policy;
+pub use quota::{Quota, Usage};
 #[doc(hidden)]
 pub use registry::parts;
 pub use registry::{Entry, Registry, Stats};

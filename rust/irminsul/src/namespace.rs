@@ -75,6 +75,11 @@ impl Namespace {
         })
     }
 
+    /// The last field: who pays for what is recorded here.
+    pub(crate) fn tenant(&self) -> &[u8] {
+        self.fields()[4]
+    }
+
     /// The encoding; two namespaces are equal when these bytes are.
     pub fn as_bytes(&self) -> &[u8] {
         &self.encoded

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use crate::error::Result;
 use crate::matching::{Span, slice};
 use crate::registry::walk::RunPiece;
-use crate::registry::{NodeCell, RunId, Shared, View};
+use crate::registry::{NodeCell, RunId, Shared, Tenant, View};
 
 /// Consecutive rows of one node of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,6 +71,7 @@ pub struct ReusePlan {
     spans: Vec<Span>,
     segments: Vec<Segment>,
     pins: Vec<RunId>,
+    tenant: Option<Arc<Tenant>>,
     prefix_len: usize,
     prompt_len: usize,
 }
@@ -78,22 +80,24 @@ impl ReusePlan {
     pub(crate) fn new(
         registry: &Arc<Shared>,
         view: &View<'_>,
+        tenant: Option<Arc<Tenant>>,
         spans: Vec<Span>,
         prefix_len: usize,
         prompt_len: usize,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut plan = Self {
             registry: Arc::clone(registry),
             segments: Vec::new(),
             pins: Vec::new(),
+            tenant,
             spans,
             prefix_len,
             prompt_len,
         };
-        plan.pin();
+        plan.pin()?;
         plan.keep(view);
         plan.segments = tile(view, &plan.spans, prefix_len, prompt_len);
-        plan
+        Ok(plan)
     }
 
     /// The segments in order; they tile `[prefix_len, n)`.
@@ -126,19 +130,28 @@ impl ReusePlan {
 
     /// Lets the donors be evicted. The segments stay readable.
     pub fn release(&mut self) {
+        if let Some(tenant) = &self.tenant {
+            tenant.remove_pins(self.pins.len());
+        }
         for run in self.pins.drain(..) {
             self.registry.core.unpin(run);
         }
     }
 
     /// Pins every run that a span uses, once. A run that is gone has no live node either.
-    fn pin(&mut self) {
+    fn pin(&mut self) -> Result<()> {
         let pieces = self.spans.iter().flat_map(|span| &span.pieces);
         let mut runs: Vec<RunId> = pieces.map(|piece| piece.run).collect();
         runs.sort_unstable();
         runs.dedup();
-        self.registry.core.pin(&mut runs);
+        if let Some(tenant) = &self.tenant {
+            tenant.add_pins(runs.len())?;
+            let counted = runs.len();
+            self.registry.core.pin(&mut runs);
+            tenant.remove_pins(counted - runs.len());
+        }
         self.pins = runs;
+        Ok(())
     }
 
     /// Keeps the nodes under the spans from being evicted, or gives up what died before the pins.

@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use cpu_time::ThreadTime;
 use irminsul::{ChunkParams, Cutter, Namespace, chunk, chunk_bounds, fingerprint};
-use irminsul_benches::{bytes, registry, text, uniform};
+use irminsul_benches::{bytes, machine, registry, text, uniform};
 use serde_json::{Value, json};
 
 type Candidate<'a> = (&'a str, Box<dyn FnMut() + 'a>);
@@ -320,27 +320,6 @@ fn adversarial(rows: &mut Vec<Value>) {
             rival,
         ));
     }
-}
-
-fn machine() -> String {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .unwrap_or("?");
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or("?");
-    #[cfg(target_arch = "x86_64")]
-    let vectors = if is_x86_feature_detected!("avx512f") {
-        "AVX-512"
-    } else {
-        "AVX2 or less"
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let vectors = "no x86 vectors";
-    let model = model.trim_matches([' ', ':', '\t']);
-    format!("{model}, {cores} cores, {vectors}, load average {load} at the start")
 }
 
 fn main() -> std::io::Result<()> {

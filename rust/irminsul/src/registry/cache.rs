@@ -34,6 +34,11 @@ impl<T> Cache<T> {
         }
     }
 
+    /// Whether a key is there.
+    pub fn contains(&self, key: u64) -> bool {
+        self.table.get(key) != [0]
+    }
+
     /// Adds a key that is not there; says whether it did. It does not when its set is full of pinned
     /// values either.
     pub fn insert(&self, key: u64, value: T) -> bool {

@@ -288,18 +288,21 @@ impl Forest {
         }
         let run = self.runs.get_mut(&node.run.slot())?;
         run.live_nodes -= 1;
-        let removed = Removed {
+        let mut removed = Removed {
+            freed: 0,
             run: run.id,
             namespace: run.header.namespace,
             anchors: ends_in(&run.anchors, node.start, node.end, |anchor| anchor.end).to_vec(),
             windows: ends_in(&run.windows, node.start, node.end, |window| window.end).to_vec(),
             parent,
         };
+        let resident = self.resident;
         if run.live_nodes == 0 {
             self.drop_run(core, node.run);
         } else {
             self.shrink_run(core, node.run);
         }
+        removed.freed = resident - self.resident;
         Some(removed)
     }
 
@@ -393,6 +396,8 @@ fn retire_run(core: &Core, id: RunId) {
 /// What a removed node leaves to be forgotten.
 #[derive(Debug)]
 pub(crate) struct Removed {
+    /// Tokens of memory that were given back.
+    pub(crate) freed: usize,
     pub(crate) run: RunId,
     pub(crate) namespace: u64,
     pub(crate) anchors: Vec<Anchor>,

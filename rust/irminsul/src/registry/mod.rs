@@ -25,6 +25,7 @@ mod raw;
 mod spread;
 mod state;
 mod table;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -39,11 +40,13 @@ use crate::namespace::Namespace;
 use crate::params::ChunkParams;
 use crate::plan::ReusePlan;
 use crate::policy::Policy;
+use crate::quota::{Quota, Usage};
 
 pub(crate) use node::NodeCell;
 use prepare::Prepared;
 use raw::{AtomicU64, Ordering};
 use state::State;
+pub(crate) use tenants::Tenant;
 pub(crate) use version::{Place, RunId};
 pub(crate) use view::{Core, Donors, View};
 
@@ -231,7 +234,7 @@ impl Registry {
     ///
     /// # Errors
     /// `DuplicateNode`, `UnknownNode` (the parent), `NamespaceMismatch`, `InvalidLength`, `InvalidParams`,
-    /// `RegistryFull`; nothing was recorded then.
+    /// `RegistryFull`, `QuotaExceeded`; nothing was recorded then, though older nodes may have been evicted.
     pub fn add(&self, entry: &Entry<'_>) -> Result<()> {
         loop {
             let site = self.shared.writer().site(entry)?;
@@ -287,7 +290,8 @@ impl Registry {
     /// Plans the reuse of recorded rows for the prompt positions from `prefix_len` on.
     ///
     /// # Errors
-    /// `InvalidParams` when the prefix is longer than the prompt.
+    /// `InvalidParams` when the prefix is longer than the prompt; `QuotaExceeded` when the tenant's living
+    /// plans pin as much as it may.
     pub fn lookup(
         &self,
         tokens: &[u32],
@@ -303,23 +307,38 @@ impl Registry {
         )?;
         let core = &self.shared.core;
         let view = View::new(core);
-        let spans = match core.namespaces.pin().get(namespace).copied() {
-            Some(namespace) => {
-                let prompt = Prompt {
-                    tokens,
-                    namespace,
-                    prefix_len,
-                };
-                find_spans(&view, self.policy(), self.params(), &prompt)
-            }
-            None => Vec::new(),
-        };
-        let plan = ReusePlan::new(&self.shared, &view, spans, prefix_len, tokens.len());
+        let space = core.namespaces.pin().get(namespace).cloned();
+        let spans = space.as_ref().map_or_else(Vec::new, |space| {
+            let prompt = Prompt {
+                tokens,
+                namespace: space.id,
+                prefix_len,
+            };
+            find_spans(&view, self.policy(), self.params(), &prompt)
+        });
+        let tenant = space.map(|space| Arc::clone(&space.tenant));
+        let plan = ReusePlan::new(&self.shared, &view, tenant, spans, prefix_len, tokens.len())?;
         let add = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
         add(&self.shared.lookups, 1);
         add(&self.shared.reused_tokens, plan.reused_tokens());
         add(&self.shared.computed_tokens, plan.computed_tokens());
         Ok(plan)
+    }
+
+    /// Limits what one tenant may take, or, without a tenant, every tenant that has no limits of its own.
+    /// `None` takes limits away. What a tenant holds already stays until its next insertion, which evicts
+    /// the tenant's own least recently used leaves and nobody else's.
+    pub fn set_quota(&self, tenant: Option<&[u8]>, quota: Option<Quota>) {
+        self.shared
+            .writer()
+            .namespaces
+            .tenants
+            .set_quota(tenant, quota);
+    }
+
+    /// What a tenant holds now.
+    pub fn usage(&self, tenant: &[u8]) -> Usage {
+        self.shared.writer().namespaces.tenants.usage(tenant)
     }
 
     /// Counts of what is held and was done; a snapshot.

@@ -4,16 +4,26 @@
 //! in [`Core`]; the members are the writer's.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::forest::NodeKey;
+use super::tenants::{Account, Tenant, Tenants};
 use super::view::Core;
 use crate::namespace::Namespace;
+
+/// What readers find of a namespace.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) id: u64,
+    pub(crate) tenant: Arc<Tenant>,
+}
 
 /// Ids of the namespaces in use; an id is never given twice.
 #[derive(Debug, Default)]
 pub(crate) struct Namespaces {
     ids: HashMap<Namespace, u64>,
     members: HashMap<u64, Members>,
+    pub(crate) tenants: Tenants,
     last_id: u64,
 }
 
@@ -44,9 +54,14 @@ impl Namespaces {
         };
         self.ids.insert(namespace.clone(), self.last_id);
         self.members.insert(self.last_id, members);
-        core.namespaces
-            .pin()
-            .insert(namespace.clone(), self.last_id);
+        let account = self.tenants.account(namespace.tenant());
+        account.namespaces.insert(self.last_id);
+        let space = Space {
+            id: self.last_id,
+            tenant: Arc::clone(&account.shared),
+        };
+        let spaces = core.namespaces.pin();
+        spaces.insert(namespace.clone(), Arc::new(space));
         self.last_id
     }
 
@@ -73,7 +88,28 @@ impl Namespaces {
         {
             core.namespaces.pin().remove(&members.namespace);
             self.ids.remove(&members.namespace);
+            let tenant = members.namespace.tenant();
+            self.tenants.account(tenant).namespaces.remove(&id);
+            self.tenants.close(tenant);
         }
+    }
+
+    /// The account of the tenant whose namespace this is.
+    pub(crate) fn account(&mut self, id: u64) -> Option<&mut Account> {
+        let members = self.members.get(&id)?;
+        Some(self.tenants.account(members.namespace.tenant()))
+    }
+
+    /// All nodes of a tenant.
+    pub(crate) fn nodes_of_tenant(&self, name: &[u8]) -> Vec<NodeKey> {
+        let namespaces = self.tenants.get(name).map(|account| &account.namespaces);
+        let members = namespaces
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.members.get(id));
+        members
+            .flat_map(|members| members.nodes.iter().copied())
+            .collect()
     }
 
     pub(crate) fn nodes(&self, namespace: &Namespace) -> Vec<NodeKey> {

@@ -77,6 +77,9 @@ impl State {
         if self.check_entry(entry)? != site.parent {
             return Ok(false);
         }
+        let tenant = entry.namespace.tenant();
+        let entries = 1 + prepared.anchors.len() + prepared.windows.len();
+        self.make_room_for_tenant(tenant, entries, entry.tokens.len(), site.parent)?;
         self.make_room(entry.tokens.len(), site.parent)?;
         let tick = self.next_tick();
         let parent = site.parent.and_then(|key| self.forest.node(key));
@@ -108,6 +111,11 @@ impl State {
         self.namespaces.join(namespace, key);
         self.index_chunks(run, &header, &prepared.anchors);
         let windows = self.index_windows(run, &header, &prepared.windows);
+        if let Some(account) = self.namespaces.account(namespace) {
+            account.nodes += 1;
+            account.entries += 1 + prepared.anchors.len() + windows.len();
+            account.tokens += entry.tokens.len();
+        }
         self.forest.set_windows(run, windows);
         self.enqueue(key);
         Ok(true)
@@ -248,7 +256,12 @@ impl State {
         let head = self.forest.split(&self.core, key, at as u32, head_host);
         let head = head.ok_or_else(|| self.full(0))?;
         if let Some(run) = self.forest.run(run) {
-            self.namespaces.join(run.header.namespace, head);
+            let namespace = run.header.namespace;
+            self.namespaces.join(namespace, head);
+            if let Some(account) = self.namespaces.account(namespace) {
+                account.nodes += 1;
+                account.entries += 1;
+            }
         }
         Ok(())
     }
@@ -292,6 +305,11 @@ impl State {
             self.core
                 .windows
                 .remove(table_key, Place { run, offset }.word());
+        }
+        if let Some(account) = self.namespaces.account(namespace) {
+            account.nodes -= 1;
+            account.entries -= 1 + removed.anchors.len() + removed.windows.len();
+            account.tokens -= removed.freed;
         }
         self.namespaces.leave(&self.core, namespace, key);
         if let Some(parent) = removed.parent {
@@ -352,11 +370,7 @@ impl State {
             if node.children > 0 {
                 continue;
             }
-            let (cell, slot) = (Arc::clone(&node.cell), node.run.slot());
-            if Some(key) != parent && cell.evict(|| self.core.runs.pins(slot)) {
-                self.forget_node(key);
-                self.evicted += 1;
-            } else {
+            if Some(key) == parent || !self.evict(key) {
                 kept.push(key);
             }
         }
@@ -367,6 +381,71 @@ impl State {
             return Err(self.full(needed));
         }
         Ok(())
+    }
+
+    /// Evicts a tenant's own least recently used leaves until so much more fits its limits.
+    fn make_room_for_tenant(
+        &mut self,
+        tenant: &[u8],
+        entries: usize,
+        tokens: usize,
+        parent: Option<NodeKey>,
+    ) -> Result<()> {
+        let admitted = self.namespaces.tenants.admit(tenant, entries, tokens);
+        let impossible = |error: &Error| match error {
+            Error::QuotaExceeded { needed, limit, .. } => needed > limit,
+            _ => false,
+        };
+        if admitted.is_ok() || admitted.as_ref().is_err_and(impossible) {
+            return admitted;
+        }
+        let (more_entries, more_tokens) = self.namespaces.tenants.slack(tenant);
+        let enough = |state: &Self| {
+            let (entries, tokens) = (entries + more_entries, tokens + more_tokens);
+            state
+                .namespaces
+                .tenants
+                .admit(tenant, entries, tokens)
+                .is_ok()
+        };
+        // A round evicts leaves; their parents are the next round's.
+        let mut evicted = true;
+        while evicted && !enough(self) {
+            evicted = false;
+            for key in self.leaves_of_tenant(tenant) {
+                evicted |= Some(key) != parent && self.evict(key);
+                if enough(self) {
+                    break;
+                }
+            }
+        }
+        self.namespaces.tenants.admit(tenant, entries, tokens)
+    }
+
+    /// The leaves of a tenant, least recently used first.
+    fn leaves_of_tenant(&self, tenant: &[u8]) -> Vec<NodeKey> {
+        let nodes = self.namespaces.nodes_of_tenant(tenant).into_iter();
+        let leaf = |key| {
+            let node = self.forest.node(key).filter(|node| node.children == 0)?;
+            Some((node.cell.used(), key))
+        };
+        let mut leaves: Vec<(u64, NodeKey)> = nodes.filter_map(leaf).collect();
+        leaves.sort_unstable();
+        leaves.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Evicts a leaf unless a plan pins it; says whether it did.
+    fn evict(&mut self, key: NodeKey) -> bool {
+        let Some(node) = self.forest.node(key) else {
+            return false;
+        };
+        let slot = node.run.slot();
+        let evicted = node.cell.evict(|| self.core.runs.pins(slot));
+        if evicted {
+            self.forget_node(key);
+            self.evicted += 1;
+        }
+        evicted
     }
 
     fn full(&self, needed: usize) -> Error {

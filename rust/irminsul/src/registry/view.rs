@@ -3,6 +3,9 @@
 //! Knows nothing of prompts. A view holds each run that it was asked for until its end, and shows it as
 //! it was when it was asked for first.
 
+use std::sync::Arc;
+
+use super::namespaces::Space;
 use super::raw::{Current, Holds, Pin, Slab, Slots, fence};
 use super::table::{Table, table_key};
 use super::version::{Place, RunId, Version};
@@ -52,7 +55,7 @@ pub(crate) struct Core {
     /// The newest run at each fork.
     pub(crate) forks: papaya::HashMap<Fork, RunId, super::spread::Spread>,
     /// Ids of the namespaces that hold something.
-    pub(crate) namespaces: papaya::HashMap<Namespace, u64>,
+    pub(crate) namespaces: papaya::HashMap<Namespace, Arc<Space>>,
     /// The writer's age of the last insertion.
     pub(crate) tick: AtomicU64,
     /// Bits of a hash that are used; fewer than 64 only in tests of collisions.

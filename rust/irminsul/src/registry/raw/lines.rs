@@ -8,41 +8,42 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use super::sync::AtomicU64;
 
 /// Words in a line of 64 bytes.
-pub(crate) const WORDS: usize = 8;
-
-/// One cache line.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct Line([AtomicU64; WORDS]);
+const WORDS: usize = 8;
 
 /// Lines of atomic words, all zero at first.
 #[derive(Debug)]
-pub(crate) struct Lines(Box<[Line]>);
+pub(crate) struct Lines {
+    words: Box<[AtomicU64]>,
+    /// Words before the first whole line. Asking the allocator for aligned memory would make it write
+    /// the zeros.
+    skipped: usize,
+}
 
 impl Lines {
     pub(crate) fn zeroed(count: usize) -> Self {
-        let layout = Layout::array::<Line>(count.max(1))
-            .unwrap_or_else(|_| handle_alloc_error(Layout::new::<Line>()));
-        // The layout has a line's alignment.
-        #[allow(clippy::cast_ptr_alignment)]
-        // Safety: the layout is not empty. All-zero bytes are valid atomics, and the box has the layout
-        // that its memory was allocated with.
-        unsafe {
-            let lines = alloc_zeroed(layout).cast::<Line>();
-            if lines.is_null() {
+        let words = count.max(1) * WORDS + WORDS - 1;
+        let layout = Layout::array::<AtomicU64>(words)
+            .unwrap_or_else(|_| handle_alloc_error(Layout::new::<AtomicU64>()));
+        // Safety: the layout is not empty and is that of the boxed slice; zero bytes are valid atomics.
+        let words = unsafe {
+            // The layout has a word's alignment.
+            #[allow(clippy::cast_ptr_alignment)]
+            let first = alloc_zeroed(layout).cast::<AtomicU64>();
+            if first.is_null() {
                 handle_alloc_error(layout);
             }
-            let lines = std::ptr::slice_from_raw_parts_mut(lines, count.max(1));
-            Self(Box::from_raw(lines))
-        }
+            Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, words))
+        };
+        let skipped = words.as_ptr().align_offset(64).min(WORDS - 1);
+        Self { words, skipped }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.words.len() / WORDS
     }
 
     pub(crate) fn word(&self, line: usize, word: usize) -> &AtomicU64 {
-        &self.0[line + word / WORDS].0[word % WORDS]
+        &self.words[self.skipped + line * WORDS + word]
     }
 
     /// Asks for a line to be fetched into the cache.
@@ -50,9 +51,9 @@ impl Lines {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let line: *const Line = &raw const self.0[line];
+            let word: *const AtomicU64 = self.word(line, 0);
             // Safety: a prefetch reads nothing that the program sees; the address is valid besides.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(word.cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = line;

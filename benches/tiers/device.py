@@ -2,9 +2,9 @@
 
     python benches/tiers/device.py --out benches/tiers/results/device.json
 
-DeepSeek-V2-Lite dimensions: 27 layers of 576 bf16 numbers, chunks of 128 tokens. Each step is printed
-as it is done; without Mooncake the store is left out and said so. The speed of prefill that the
-break-even is computed from is given, not measured here.
+DeepSeek-V2-Lite dimensions: 27 layers of 576 bf16 numbers, chunks of 128 tokens. Each step is
+printed as it is done; without Mooncake the store is left out and said so. The speed of prefill that
+the break-even is computed from is given, not measured here.
 """
 
 from __future__ import annotations

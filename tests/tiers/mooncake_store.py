@@ -53,8 +53,17 @@ def free_port() -> int:
 class Store:
     """Master and memory holder; both can be killed, stopped and started again."""
 
-    def __init__(self, folder: Path, memory_bytes: int = 256 * MIB) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        memory_bytes: int = 256 * MIB,
+        *,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        self.host = host
         self.port = free_port()
+        self._prefix = prefix
         self.memory_bytes = memory_bytes
         self._folder = folder
         self._metrics_port = free_port()
@@ -63,7 +72,7 @@ class Store:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def settings(self, **changes: object) -> MooncakeSettings:
         fields: dict[str, object] = {
@@ -85,7 +94,7 @@ class Store:
             "mooncake_client",
             f"--master_server_address={self.address}",
             "--metadata_server=P2PHANDSHAKE",
-            "--host=127.0.0.1",
+            f"--host={self.host}",
             f"--port={free_port()}",
             f"--global_segment_size={self.memory_bytes}",
         )
@@ -104,14 +113,14 @@ class Store:
         process = self._run(
             "mooncake_master",
             f"--rpc_port={self.port}",
-            "--rpc_address=127.0.0.1",
+            f"--rpc_address={self.host}",
             f"--metrics_port={self._metrics_port}",
             "--metrics_host=127.0.0.1",
         )
         until = time.monotonic() + 30.0
         while time.monotonic() < until:
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                if probe.connect_ex((self.host, self.port)) == 0:
                     return process
             time.sleep(0.05)
         raise TimeoutError("mooncake_master does not answer")
@@ -126,7 +135,10 @@ class Store:
         binary.chmod(binary.stat().st_mode | 0o111)
         with open(self._folder / f"{name}.log", "ab") as log:
             return subprocess.Popen(
-                [str(binary), *arguments], stdout=log, stderr=log, env=dict(os.environ)
+                [*self._prefix, str(binary), *arguments],
+                stdout=log,
+                stderr=log,
+                env=dict(os.environ),
             )
 
 

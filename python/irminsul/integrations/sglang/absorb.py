@@ -50,8 +50,8 @@ def _choosing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         hooks = runtime.current
         if hooks is None or hooks.active is None or method not in decompressing:
             return method
-        # A graph's own copy of the batch does not say: absorbing is right for any rows.
-        return AttnForwardMethod.MLA if getattr(forward_batch, "irm_absorb", True) else method
+        # Asked of the hooks, not of the batch: SGLang's runners work on copies of its fields.
+        return AttnForwardMethod.MLA if hooks.absorbs else method
 
     setattr(choose, _MARK, original)
     return choose

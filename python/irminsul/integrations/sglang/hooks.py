@@ -65,6 +65,7 @@ class Hooks:
         self.admission = Admission(cache, limits, settings, metrics, agreement, costs)
         self._costs = costs
         self.active: Any = None
+        self.absorbs = True
         self._pool = pool
         self._table = table
         self._limits = limits
@@ -142,7 +143,7 @@ class Hooks:
             self._tiers.copy(plan)
         self._metrics.add("relocated_tokens", len(plan.source_slots))
         view = expand(forward_batch, plan)
-        view.irm_absorb = self._absorbs(view, plan)
+        self.absorbs = self._cheaper_absorbed(view, plan)
         self.active = forward_batch
         try:
             return original(runner, view, *args, **kw)
@@ -162,7 +163,7 @@ class Hooks:
             view.next_token_logits_buffer = view.next_token_logits_buffer[: active.batch_size]
         return view
 
-    def _absorbs(self, view: Any, plan: BatchPlan) -> bool:
+    def _cheaper_absorbed(self, view: Any, plan: BatchPlan) -> bool:
         """Return whether the absorbed form is the cheaper one for the rows of `view`."""
         asked = testing.form_of_batch(plan, self._settings)
         if asked is not None or self._costs is None:

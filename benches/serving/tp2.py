@@ -94,7 +94,7 @@ def ask(running: Any, ids: list[int], reuse: bool) -> Reply:
 
 
 def flush(running: Any) -> None:
-    """Empty the cache; an answer may arrive before the scheduler is idle, and a busy one refuses."""
+    """Empty the cache: an answer may arrive before the scheduler is idle, which then refuses."""
     for _ in range(100):
         if running.flush_cache().success:
             return

@@ -1,0 +1,96 @@
+"""Trials under every way of reusing -> results/consistency.json, with confidence intervals.
+
+Usage: python benches/studies/consistency/run.py [--samples 1250] [--scenario NAME ...]
+       [--state FILE --seconds 520]   continue an earlier run for so long
+       [--check]                      32 samples of short prompts beside the committed results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "models"))
+
+import arms  # noqa: E402
+import model as small  # noqa: E402
+import scenarios  # noqa: E402
+import tasks  # noqa: E402
+import torch  # noqa: E402
+from measure import Bench  # noqa: E402
+from tally import Tally  # noqa: E402
+
+WEIGHTS = HERE.parent / "models" / "weights"
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = small.load(options.weights, dtype).to(device)
+    maker = scenarios.Maker(options.tokens, options.documents, tasks.Filler())
+    tally = Tally.read(options.state) if options.state else Tally()
+    begin = time.monotonic()
+    for scenario in options.scenario:
+        contexts = 32 if scenario == "chain" else 18
+        batch = max(1, options.batch // (2 if scenario == "chain" else 1))
+        bench = Bench(model, batch * contexts * (options.tokens + 320), options.chunk_tokens)
+        while (done := tally.trials.get(scenario, 0)) < options.samples:
+            if time.monotonic() - begin > options.seconds:
+                break
+            count = min(batch, options.samples - done)
+            trials = [maker.trial(scenario, index) for index in range(done, done + count)]
+            tally.add(scenario, count, bench.run(trials, arms.ARMS))
+            print(f"{scenario} {done + count} {time.monotonic() - begin:.0f} s", flush=True)
+        del bench
+    if options.state:
+        tally.write(options.state)
+    _write(tally, options, device)
+
+
+def _write(tally: Tally, options: argparse.Namespace, device: torch.device) -> None:
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
+    result = {
+        "machine": f"{name}, torch {torch.__version__}",
+        "command": "python benches/studies/consistency/run.py " + " ".join(sys.argv[1:]),
+        "rows": list(tally.rows()),
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    for row in result["rows"]:
+        if row["metric"] in ("accuracy", "kl_below_naive", "accuracy_against_noise_floor"):
+            print(f"{row['case']:56} {row['metric']:28} {row['value']:8} {row['bar'] or ''}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    cuda = torch.cuda.is_available()
+    parser.add_argument("--weights", type=Path, default=WEIGHTS)
+    parser.add_argument("--scenario", nargs="+", default=scenarios.SCENARIOS)
+    parser.add_argument("--samples", type=int, default=1250)
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--chunk-tokens", type=int, default=16_384)
+    parser.add_argument("--device", default="cuda" if cuda else "cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--state", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "consistency.json")
+    parser.add_argument("--check", action="store_true", help="32 samples a cell, short prompts")
+    options = parser.parse_args()
+    if options.check:
+        options.samples, options.tokens, options.documents = 32, 768, 8
+        options.batch, options.chunk_tokens = 2, 1024
+        options.out = Path("build/studies/consistency.json")
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -200,6 +200,16 @@ def test_bad_capacity_is_refused() -> None:
         Arena(10)
 
 
+def test_pinning_needs_a_gpu() -> None:
+    torch = pytest.importorskip("torch", reason="pinning needs torch")
+    if torch.cuda.is_available():
+        tier = HostTier(MIB, pinned=True)
+        assert torch.from_numpy(tier._block).is_pinned()
+        return
+    with pytest.raises(InvalidParams, match="pinned for a GPU"):
+        HostTier(MIB, pinned=True)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 700)), max_size=80))
 def test_arena_pieces_never_overlap_and_all_comes_back(steps: list[tuple[bool, int]]) -> None:
     arena = Arena(4096)

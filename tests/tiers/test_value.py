@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,16 @@ def encoded(part: ChunkRows) -> np.ndarray[Any, np.dtype[np.uint8]]:
     value = np.empty(encoded_bytes(part.ref), dtype=np.uint8)
     encode_into(part, value)
     return value
+
+
+def test_the_golden_file_is_what_its_script_makes() -> None:
+    folder = Path(__file__).parents[1] / "golden"
+    spec = importlib.util.spec_from_file_location("make_tiers", folder / "make_tiers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (folder / "tiers.json").read_text() == module.render()
 
 
 @pytest.mark.parametrize("vector", VECTORS)

@@ -287,14 +287,33 @@ def _answered(answers: Sequence[bool]) -> Ticket[bool]:
 
 
 def _block(capacity: int, pinned: bool) -> tuple[Any, NDArray[np.uint8]]:
-    """Return the memory's owner and the memory."""
-    if not pinned:
-        block = np.empty(capacity, dtype=np.uint8)
-        return block, block
-    try:
-        import torch
+    """Return what keeps the memory pinned, and the memory."""
+    block = np.empty(capacity, dtype=np.uint8)
+    return (_Pinned(block) if pinned else None), block
 
-        owner = torch.empty(capacity, dtype=torch.uint8, pin_memory=True)
-    except (ImportError, RuntimeError) as error:
-        raise InvalidParams(f"cannot pin {capacity} bytes of host memory: {error}") from error
-    return owner, owner.numpy()
+
+class _Pinned:
+    """Keeps `block` page-locked for as long as it lives.
+
+    Registered, not allocated by torch: its allocator rounds up to a power of two, and the bound is
+    the operator's.
+    """
+
+    def __init__(self, block: NDArray[np.uint8]) -> None:
+        self._block = block
+        try:
+            import torch
+
+            self._runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        except (ImportError, RuntimeError, AssertionError) as error:
+            raise InvalidParams(f"memory can be pinned for a GPU only: {error}") from error
+        code = int(self._runtime.cudaHostRegister(block.ctypes.data, block.nbytes, 0))
+        if code:
+            self._runtime = None
+            raise InvalidParams(
+                f"cannot pin {block.nbytes} bytes of host memory: CUDA error {code}"
+            )
+
+    def __del__(self) -> None:
+        if getattr(self, "_runtime", None) is not None:
+            self._runtime.cudaHostUnregister(self._block.ctypes.data)

@@ -104,7 +104,13 @@ class Tiers(NoTiers):
         self._identity = self._identify()
 
     def fill(self, window: Window, limits: Limits) -> None:
-        """Add what host memory can serve of the holes of `window` to its spans."""
+        """Add what host memory can serve of the holes of `window` to its spans. Never raises."""
+        try:
+            self._fill(window, limits)
+        except Exception:
+            self._metrics.fallback("tier_plan", "rows in host memory are not used this time")
+
+    def _fill(self, window: Window, limits: Limits) -> None:
         namespace = self._namespace(window.request)
         tokens = prompt(window.request)
         found: list[Span] = []
@@ -161,6 +167,8 @@ class Tiers(NoTiers):
     @contextmanager
     def timing(self, forward_batch: Any) -> Iterator[None]:
         """Learn from a prefill what a token costs."""
+        if self._pool.kv_buffer[0].is_cuda:
+            self._stream = torch.cuda.current_stream()
         tokens = int(getattr(forward_batch, "extend_num_tokens", None) or 0)
         if not forward_batch.forward_mode.is_extend() or tokens < _TIMED_TOKENS:
             yield
@@ -170,7 +178,6 @@ class Tiers(NoTiers):
             yield
             self._cost.computed(tokens, time.perf_counter() - began)
             return
-        self._stream = torch.cuda.current_stream()
         began, ended = _event(), _event()
         began.record()
         yield

@@ -132,11 +132,12 @@ class WriteBehind:
         items = self._items(nodes, starts, namespace, holes)
         if not items:
             return
-        if self._locked + starts[-1] > self._most_tokens:
+        unordered = self._stream is not None and stream is None
+        if unordered or self._locked + starts[-1] > self._most_tokens:
             self._metrics.add("tier_skipped_tokens", sum(len(i.ref.tokens) for i in items))
             return
         written = None
-        if stream is not None:
+        if self._stream is not None:
             written = torch.cuda.Event()  # type: ignore[no-untyped-call]
             written.record(stream)
         self._cache.inc_lock_ref(leaf)

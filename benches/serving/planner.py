@@ -1,9 +1,10 @@
 """A prompt and a full registry -> the scheduler's time to chunk, look up and plan it.
 
-No engine and no GPU: the mirror, the planner and the registry as the SGLang plugin uses them, on
-tree nodes that are plain objects. Each sample is a request that was never planned before.
+No engine: the mirror, the planner and the registry as the SGLang plugin uses them, on tree nodes
+that are plain objects. Each sample is a request that was never planned before. On a GPU the slots
+lie there, as in production, and what the host starts on it is counted, not waited for.
 
-    python benches/serving/planner.py --out benches/serving/results/planner.json
+    python benches/serving/planner.py --device cuda --out benches/serving/results/planner.json
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ class Key:
         return self.token_ids
 
 
-def node(ids: Any) -> Any:
-    return SimpleNamespace(key=Key(ids), parent=None, value=torch.arange(len(ids)))
+def node(ids: Any, device: str) -> Any:
+    return SimpleNamespace(key=Key(ids), parent=None, value=torch.arange(len(ids), device=device))
 
 
-def full_registry(entries: int, random: Any) -> tuple[TreeMirror, list[Any]]:
+def full_registry(entries: int, random: Any, device: str) -> tuple[TreeMirror, list[Any]]:
     """Return a mirror whose registry holds at least `entries` fingerprints, and its texts."""
     mirror, texts = TreeMirror(Registry(1 << 26), Metrics(60.0)), []
     while mirror.registry.stats()["fingerprints"] < entries:
         ids = random.integers(0, 129_280, LENGTH, dtype=np.int64)
-        mirror.record(node(ids), None, NAMESPACE, [])
+        mirror.record(node(ids, device), None, NAMESPACE, [])
         texts.append(ids)
     return mirror, texts
 
@@ -68,7 +69,7 @@ def prompt(text: Any, holes: int, random: Any) -> Any:
     return np.concatenate([*parts, np.array_split(fresh, holes)[-1]])
 
 
-def plan(mirror: TreeMirror, ids: Any, metrics: Metrics) -> tuple[float, int]:
+def plan(mirror: TreeMirror, ids: Any, metrics: Metrics, device: str) -> tuple[float, int]:
     """Return the seconds that planning one request takes, and the tokens it moves."""
     request = SimpleNamespace(
         rid="bench",
@@ -77,9 +78,13 @@ def plan(mirror: TreeMirror, ids: Any, metrics: Metrics) -> tuple[float, int]:
         cached_tokens=0,
         cached_tokens_device=0,
     )
+    inputs = torch.from_numpy(ids)
     batch = SimpleNamespace(
-        out_cache_loc=torch.arange(len(ids)), prefill_input_ids_cpu=torch.from_numpy(ids)
+        out_cache_loc=torch.arange(len(ids), device=device),
+        prefill_input_ids_cpu=inputs.pin_memory() if device == "cuda" else inputs,
     )
+    if device == "cuda":
+        torch.cuda.synchronize()
     began = time.perf_counter()
     window = Window(request, 0, len(ids))
     planner.find_spans(window, mirror, NAMESPACE, LIMITS, metrics)
@@ -96,10 +101,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
-    mirror, texts = full_registry(arguments.entries, random)
+    mirror, texts = full_registry(arguments.entries, random, arguments.device)
     metrics, rows = Metrics(60.0), []
     for case, holes in (("two_holes", 2), ("nine_holes", 9), ("nothing known", 0)):
         seconds = []
@@ -107,7 +113,7 @@ def main() -> None:
             text = texts[int(random.integers(len(texts)))]
             fresh = random.integers(0, 129_280, LENGTH, dtype=np.int64)
             ids = prompt(text, holes, random) if holes else fresh
-            taken, reused = plan(mirror, ids, metrics)
+            taken, reused = plan(mirror, ids, metrics, arguments.device)
             if (reused > LENGTH * 0.98) != bool(holes):
                 raise SystemExit(f"{case}: {reused} of {LENGTH} tokens would be moved")
             if sample >= 20:
@@ -129,7 +135,7 @@ def main() -> None:
         )
         print(rows[-1])
     result = {
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "machine": f"{platform.machine()}, {arguments.device}, Python {platform.python_version()}",
         "command": shlex.join(["python", *sys.argv]),
         "rows": rows,
     }

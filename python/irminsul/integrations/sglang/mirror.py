@@ -274,8 +274,15 @@ def record_of(node: Any) -> NodeRecord | None:
 
 def _hold(node: Any, offset: int, tokens: array[int], target: int, count: int) -> bool:
     """Return whether `count` rows of a live node hold the ids of `tokens` from `target` on."""
-    held = node.key.token_ids[offset : offset + count]
-    return node.value is not None and bool(held == tokens[target : target + count])
+    if node.value is None:
+        return False
+    held, wanted = ids_of(node.key.token_ids), ids_of(tokens)
+    return np.array_equal(held[offset : offset + count], wanted[target : target + count])
+
+
+def ids_of(tokens: array[int]) -> NDArray[np.int64]:
+    """Return a view of SGLang's ids; it must be gone before SGLang appends to them."""
+    return np.frombuffer(tokens, dtype=np.int64)
 
 
 def _climb(node: Any, start: int, end: int) -> list[Rows] | None:

@@ -23,7 +23,7 @@ from irminsul.integrations.sglang.agreement import NOTHING, digest_of
 from irminsul.integrations.sglang.compat import prompt_tokens
 from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
+from irminsul.integrations.sglang.mirror import TreeMirror, ids_of
 from irminsul.integrations.sglang.provenance import Moved
 from irminsul.integrations.sglang.spans import (
     BatchPlan,
@@ -72,10 +72,10 @@ def _looked_up(
     window: Window, mirror: TreeMirror, namespace: Namespace, limits: Limits, metrics: Metrics
 ) -> list[Span]:
     tokens = prompt_tokens(window.request)
-    # A copy: SGLang appends to its array, which fails while a view of it lives.
-    ids = np.array(tokens, dtype=np.int64)
     with metrics.timed("lookup_seconds"):
-        looked_up = mirror.registry.lookup(ids, namespace=namespace, prefix_len=window.start)
+        looked_up = mirror.registry.lookup(
+            ids_of(tokens), namespace=namespace, prefix_len=window.start
+        )
     with looked_up as plan:
         found = [part for part in plan.segments if isinstance(part, Reuse)]
     spans = []

@@ -153,8 +153,11 @@ class Window:
     def cut(self, end: int) -> None:
         """End the window at `end`, whose last token is computed."""
         self.end = end
-        kept = [(span, min(span.end, end - 1)) for span in self.spans if span.start < end - 1]
-        self.spans = [span.part(span.start, stop) for span, stop in kept]
+        self.spans = [
+            span if span.end < end else span.part(span.start, end - 1)
+            for span in self.spans
+            if span.start < end - 1
+        ]
 
 
 @dataclass(frozen=True)

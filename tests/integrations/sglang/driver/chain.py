@@ -19,27 +19,31 @@ TURN = 24  # tokens that each call adds
 def run(host: Host) -> dict[str, Any]:
     writer = Writer(seed=9)
     history = writer.text(160)
-    calls = []
+    prompts, moved = [], []
     for index in range(CALLS):
         history += writer.text(TURN)
-        prompt = writer.text(writer.number(8, 30)) + history
-        moved = answer(host.run(prompt, f"chain-{index}"))
-        exact = answer(host.exact(prompt, f"chain-exact-{index}"))
-        rows = host.rows(f"chain-{index}", len(prompt))
-        truth = host.rows(f"chain-exact-{index}", len(prompt))["rows"][:, : len(prompt)]
-        calls.append(
-            {
-                "prompt": len(prompt),
-                "cached": moved["cached"],
-                "exact_cached": exact["cached"],
-                # What this call computed, over rows that it moved.
-                "turn": _apart(rows["rows"][:, : len(prompt)], truth, len(prompt) - TURN),
-                "all": _apart(rows["rows"][:, : len(prompt)], truth, 0),
-                "hops": max((part[2] for part in rows["moved"]), default=0),
-                "depth": max((part[3] for part in rows["moved"]), default=0),
-            }
-        )
+        prompts.append(writer.text(writer.number(8, 30)) + history)
+        moved.append(answer(host.run(prompts[-1], f"chain-{index}")))
+    # Afterwards: rows of exact requests are donors too, and would have kept the chain short.
+    calls = [_call(host, index, prompt, moved[index]) for index, prompt in enumerate(prompts)]
     return {"calls": calls}
+
+
+def _call(host: Host, index: int, prompt: list[int], moved: dict[str, Any]) -> dict[str, Any]:
+    exact = answer(host.exact(prompt, f"chain-exact-{index}"))
+    dumped = host.rows(f"chain-{index}", len(prompt))
+    rows = dumped["rows"][:, : len(prompt)]
+    truth = host.rows(f"chain-exact-{index}", len(prompt))["rows"][:, : len(prompt)]
+    return {
+        "prompt": len(prompt),
+        "cached": moved["cached"],
+        "exact_cached": exact["cached"],
+        # What this call computed, over rows that it moved.
+        "turn": _apart(rows, truth, len(prompt) - TURN),
+        "all": _apart(rows, truth, 0),
+        "hops": max((part[2] for part in dumped["moved"]), default=0),
+        "depth": max((part[3] for part in dumped["moved"]), default=0),
+    }
 
 
 def _apart(rows: torch.Tensor, truth: torch.Tensor, start: int) -> float:

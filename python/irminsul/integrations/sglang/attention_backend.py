@@ -1,0 +1,156 @@
+"""``--attention-backend irminsul`` -> SGLang's attention on irminsul's MLA kernel.
+
+Knows SGLang's attention interface and pools; must not know how keys are tiled or computed.
+
+Every batch is served in absorbed form, decode and extend alike, so a hole batch of the cache
+backend is just rows with prefixes of their own. Decode may be captured into CUDA graphs: the tile
+table and the division of work are made on the device, inside the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from torch import Tensor
+
+from irminsul.attention import mla_attention
+from irminsul.errors import Unsupported
+from irminsul.integrations.sglang.attention_rows import (
+    Rows,
+    decode_rows,
+    extend_rows,
+    pages_of,
+    refusals,
+)
+from irminsul.native import supports_device
+
+
+class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
+    """Absorbed MLA attention over the engine's paged pool.
+
+    Parameters
+    ----------
+    runner : ModelRunner
+        SGLang's.
+
+    Raises
+    ------
+    Unsupported
+        The model, its pool or its engine arguments need what the kernel does not do; the text says
+        what to change.
+    """
+
+    # Rows of one request may stand in one batch: all keys are written before any is read.
+    accepts_virtual_rows = True
+    # Decode reads lengths on the device only.
+    needs_cpu_seq_lens = False
+
+    def __init__(self, runner: Any) -> None:
+        super().__init__()
+        device = torch.device(runner.device)
+        on_gpu = device.type == "cuda"
+        has_kernel = on_gpu and supports_device(torch.cuda.current_device())
+        if reasons := refusals(runner, on_gpu=on_gpu, has_kernel=has_kernel):
+            raise Unsupported(f"--attention-backend irminsul cannot serve: {'; '.join(reasons)}")
+        self.req_to_token_pool = runner.req_to_token_pool
+        self.token_to_kv_pool = runner.token_to_kv_pool
+        self.page_size = int(runner.page_size)
+        self.draft_tokens = int(runner.server_args.speculative_num_draft_tokens or 0)
+        self.rows: Rows | None = None
+
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+        """Find out which keys every row of the batch sees."""
+        mode = forward_batch.forward_mode
+        slots = self.req_to_token_pool.req_to_token
+        sequences = forward_batch.req_pool_indices
+        if mode.is_idle():
+            self.rows = None
+        elif mode.is_decode():
+            self.rows = decode_rows(slots, sequences, forward_batch.seq_lens, 1, self.page_size)
+        elif mode.is_target_verify():
+            lengths = forward_batch.seq_lens + self.draft_tokens
+            self.rows = decode_rows(slots, sequences, lengths, self.draft_tokens, self.page_size)
+        else:
+            counts = forward_batch.extend_seq_lens_cpu
+            prefixes = forward_batch.extend_prefix_lens_cpu
+            self.rows = extend_rows(
+                slots,
+                sequences,
+                forward_batch.extend_prefix_lens,
+                forward_batch.extend_seq_lens,
+                self.page_size,
+                most_tokens=max(counts),
+                most_keys=max(p + n for p, n in zip(prefixes, counts, strict=True)),
+            )
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Allocate nothing: what a graph needs is made inside it."""
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        """Return the length of padding rows: one key, the pool's unused row."""
+        return 1
+
+    def forward_extend(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+        q_rope: Tensor | None = None,
+        k_rope: Tensor | None = None,
+    ) -> Tensor:
+        """Write the batch's rows to the pool, then attend; the same for prefill and decode.
+
+        Parameters
+        ----------
+        q : Tensor, [tokens, heads * 576], or [tokens, heads * 512] beside `q_rope`
+            Absorbed queries, already rotated.
+        k, v : Tensor, [tokens, 1, 576 or 512], optional
+            New rows and their latent part.
+        q_rope, k_rope : Tensor, optional
+            The rotary parts where SGLang hands them over apart.
+
+        Returns
+        -------
+        Tensor, [tokens, heads * 512]
+        """
+        if layer.logit_cap:
+            raise Unsupported("--attention-backend irminsul has no soft cap on scores")
+        heads, latent = layer.tp_q_head_num, layer.v_head_dim
+        if q_rope is not None:
+            parts = q.view(-1, heads, latent), q_rope.view(-1, heads, layer.head_dim - latent)
+            q = torch.cat(parts, dim=-1)
+        if k is not None and k_rope is not None:
+            k = torch.cat([k.view(-1, 1, latent), k_rope.view(len(k), 1, -1)], dim=-1)
+        if save_kv_cache and k is not None:
+            location = _write_location(forward_batch.out_cache_loc)
+            self.token_to_kv_pool.set_kv_buffer(layer, location, k, v)
+        return self._attend(q.reshape(-1, heads, layer.head_dim), layer).flatten(1)
+
+    forward_decode = forward_extend
+
+    def _attend(self, q: Tensor, layer: Any) -> Tensor:
+        rows = self.rows
+        if rows is None:
+            raise RuntimeError("attention was asked for before init_forward_metadata")
+        out, _ = mla_attention(
+            q,
+            pages_of(self.token_to_kv_pool.get_key_buffer(layer.layer_id)),
+            rows.table,
+            rows.q_indptr,
+            rows.q_pos,
+            scale=layer.scaling,
+            max_q_len=rows.max_q_len,
+            plan=rows.plan(q.shape[0], q.shape[1]),
+        )
+        return out
+
+
+def _write_location(slots: Tensor) -> Any:
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+    return KVWriteLoc(slots, None)

@@ -2,7 +2,7 @@
 
 Usage: python benches/studies/consistency/run.py [--samples 1250] [--scenario NAME ...]
        [--state FILE --seconds 520]   continue an earlier run for so long
-       [--check]                      32 samples of short prompts beside the committed results
+       [--check]                      32 samples of short prompts, written to build/studies
 """
 
 from __future__ import annotations
@@ -84,12 +84,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=HERE / "results" / "consistency.json")
     parser.add_argument("--check", action="store_true", help="32 samples a cell, short prompts")
-    options = parser.parse_args()
-    if options.check:
-        options.samples, options.tokens, options.documents = 32, 768, 8
-        options.batch, options.chunk_tokens = 2, 1024
-        options.out = Path("build/studies/consistency.json")
-    return options
+    if "--check" in sys.argv:
+        parser.set_defaults(samples=32, tokens=768, documents=8, batch=2, chunk_tokens=1024)
+        parser.set_defaults(out=Path("build/studies/consistency.json"))
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

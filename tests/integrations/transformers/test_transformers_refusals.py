@@ -128,5 +128,9 @@ def test_sampling_values(values):
 
 
 def test_rows_of_an_unknown_sequence():
+    subject = PICEngine(make("llama"))
     with pytest.raises(InvalidParams, match="sequence 5"):
-        PICEngine(make("llama")).read_rows(5, 0)
+        subject.read_rows(5, 0)
+    subject.generate([[1, 2, 3]])
+    with pytest.raises(InvalidParams, match="layer 3"):
+        subject.read_rows(subject.kept()[0], 3)

@@ -178,6 +178,10 @@ class PICEngine:
             kept = self._store.kept.get(sequence)
             if kept is None:
                 raise InvalidParams(f"sequence {sequence} is not kept")
+            if not 0 <= layer < len(self._family.attentions):
+                raise InvalidParams(
+                    f"layer {layer}: the model has 0 to {len(self._family.attentions) - 1}"
+                )
             slots = slots_of(kept.pages, 0, len(kept.tokens)).to(self._family.device)
             return self._rows.read(layer, slots)
 

@@ -165,7 +165,7 @@ impl Chunks {
 /// assert_eq!(chunks.bounds().last(), Some(&10_000));
 /// ```
 pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
-    let expected = tokens.len() / params.avg() as usize + 2;
+    let expected = room(tokens, params);
     let mut bounds = Vec::with_capacity(expected);
     let mut fingerprints = Vec::with_capacity(expected);
     bounds.push(0);
@@ -184,6 +184,11 @@ pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
     }
 }
 
+/// Room for the bounds of `tokens`. Chunks are a little shorter than `avg`: none is longer than `max`.
+fn room(tokens: &[u32], params: &ChunkParams) -> usize {
+    tokens.len() / params.avg() as usize * 5 / 4 + 2
+}
+
 /// The chunk bounds of `tokens` alone, for callers that fingerprint in another way or not at all.
 ///
 /// ```
@@ -192,7 +197,7 @@ pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
 /// assert_eq!(chunk_bounds(&tokens, &params), chunk(&tokens, &params).bounds());
 /// ```
 pub fn chunk_bounds(tokens: &[u32], params: &ChunkParams) -> Vec<usize> {
-    let mut bounds = Vec::with_capacity(tokens.len() / params.avg() as usize + 2);
+    let mut bounds = Vec::with_capacity(room(tokens, params));
     bounds.push(0);
     let mut cuts = Cuts::new(params, tokens, 0, 0, 0);
     while cuts.next_block(|end, _| bounds.push(end)) {}
@@ -221,34 +226,21 @@ impl<'a> Cuts<'a> {
         last_cut: usize,
         last_marker: usize,
     ) -> Self {
-        // No rule allows a cut before the first whole window.
-        let origin = from.max(WINDOW - 1).min(text.len());
-        let found = Candidates::new(origin, text.len());
         Self {
             params,
             text,
-            found,
+            found: Candidates::new(text, from),
             sizes: Sizes::new(params, last_cut, last_marker),
         }
     }
 
     /// Emits the cuts of one more block; false when there was none left.
+    #[inline]
     pub(crate) fn next_block(&mut self, emit: impl FnMut(usize, Cut)) -> bool {
-        if self.found.scanned() >= self.text.len() {
-            return false;
+        let more = self.found.scan_block(self.text, self.params);
+        if more {
+            self.sizes.advance(&self.found, emit);
         }
-        if self.found.is_new() {
-            // Stretches need a whole window before them.
-            self.found.scan(
-                self.text,
-                self.text.len().min(self.found.scanned() + 8),
-                self.params,
-            );
-        }
-        if !simd::scan_block(&mut self.found, self.text, self.params) {
-            self.found.scan(self.text, self.text.len(), self.params);
-        }
-        self.sizes.advance(&self.found, emit);
-        true
+        more
     }
 }

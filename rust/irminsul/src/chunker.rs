@@ -8,9 +8,8 @@ use crate::gear::WINDOW;
 use crate::params::ChunkParams;
 use crate::simd::hash_chunks;
 
-/// Tokens that are scanned at once: eight stretches of the vector scans, and the eight tokens
-/// before them that are scanned one by one.
-pub(crate) const BLOCK: usize = 8 + 8 * 2064;
+/// Tokens that are taken in before they are scanned.
+pub(crate) const BLOCK: usize = crate::scan::BLOCK;
 
 /// Chunks a sequence piece by piece; the result does not depend on the pieces.
 ///

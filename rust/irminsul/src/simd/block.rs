@@ -1,142 +1,122 @@
-//! A text -> blocks of eight stretches, which the vector scans hash side by side.
+//! A text -> a block of eight stretches, which the vector scans hash side by side.
 //!
-//! Knows nothing of instruction sets; it holds what all of them need and the rare scalar work.
+//! Knows nothing of instruction sets; it holds what all of them share.
 
-use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
+use crate::gear::WINDOW;
 use crate::params::ChunkParams;
-use crate::scan::Candidates;
 
 /// Stretches of the text that are hashed at once.
 pub(super) const LANES: usize = 8;
 
-/// Longest stretch. Not a multiple of 4 KiB, which would make the eight loads compete for one cache
-/// set; eight of them fit the second-level cache together with what is hashed next.
-const STRIDE: usize = 2064;
-
-/// Shortest stretch that pays for its 64 tokens of warm-up.
-const MIN_STRIDE: usize = 64;
-
-/// Steps between two looks at whether any hash could be a marker's.
-pub(super) const GROUP: usize = 8;
+/// Most steps whose results are collected before they are stored: a word for each stretch.
+pub(super) const GROUP: usize = 32;
 
 /// Eight stretches in a row, with a whole window of tokens before the first.
-pub(super) struct Block<'a> {
-    text: &'a [u32],
-    start: usize,
+#[derive(Debug)]
+pub(crate) struct Block<'a> {
+    tokens: &'a [u32],
+    /// Tokens in a stretch, a multiple of 8.
     pub(super) stride: usize,
     pub(super) secret: u32,
     pub(super) threshold: u64,
 }
 
 impl<'a> Block<'a> {
-    /// The next block where `found` stands; none when too few tokens are left for it to pay.
-    pub(super) fn next(found: &Candidates, text: &'a [u32], params: &ChunkParams) -> Option<Self> {
-        let start = found.scanned();
-        let stride = ((text.len() - start) / LANES).min(STRIDE) / GROUP * GROUP;
+    /// A window and then a multiple of 64 tokens.
+    pub(crate) fn new(tokens: &'a [u32], params: &ChunkParams) -> Self {
         let (secret, threshold) = (params.secret(), params.threshold());
-        let pays = start >= WINDOW && stride >= MIN_STRIDE;
-        pays.then_some(Self {
-            text,
-            start,
+        let stride = (tokens.len() - WINDOW) / LANES;
+        debug_assert!(
+            stride > 0 && stride.is_multiple_of(8) && tokens.len() == WINDOW + 8 * stride
+        );
+        Self {
+            tokens,
             stride,
             secret,
             threshold,
-        })
+        }
     }
 
-    /// Number of tokens.
-    pub(super) fn len(&self) -> usize {
-        LANES * self.stride
+    /// Where to read the four tokens from `at` on of the first stretch, its window included; those
+    /// of the others follow at distances of the stride.
+    #[inline]
+    pub(super) fn quads(&self, at: usize) -> *const u32 {
+        debug_assert!(at + 4 + (LANES - 1) * self.stride <= self.tokens.len());
+        // No further than the tokens reach, which the assertion restates for the last stretch.
+        self.tokens.as_ptr().wrapping_add(at)
+    }
+}
+
+/// What a scan of a block leaves behind beside the bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The hash before the first token.
+    pub(crate) first: u64,
+    /// The hash after the last token.
+    pub(crate) last: u64,
+    /// Whether there are markers.
+    pub(crate) marked: bool,
+}
+
+/// The bits of a block: those of one stretch after those of the other.
+pub(super) struct Bits<'a> {
+    words: &'a mut [u64],
+    stride: usize,
+    marked: bool,
+}
+
+impl<'a> Bits<'a> {
+    pub(super) fn new(words: &'a mut [u64], block: &Block<'_>) -> Self {
+        debug_assert_eq!(words.len() * 64, LANES * block.stride);
+        Self {
+            words,
+            stride: block.stride,
+            marked: false,
+        }
     }
 
-    /// The tokens of the block with the window before them.
-    pub(super) fn tokens(&self) -> &[u32] {
-        &self.text[self.start - WINDOW..self.start + self.len()]
+    /// Stores the results of up to 32 steps from `step` on, a word for each stretch.
+    #[inline]
+    pub(super) fn store(&mut self, step: usize, lanes: [u32; LANES]) {
+        let stride = self.stride / 8;
+        let bytes = &mut bytes_of(self.words)[step / 8..];
+        if self.stride - step < GROUP {
+            return store_part(bytes, stride, stride - step / 8, lanes);
+        }
+        for (lane, word) in lanes.into_iter().enumerate() {
+            bytes[lane * stride..][..4].copy_from_slice(&word.to_le_bytes());
+        }
     }
 
-    /// Looks at one group of steps hash by hash: one of them may be a marker's.
+    /// As [`Bits::store`] for bits that are rare: the words are cleared before the first.
     #[cold]
-    pub(super) fn collect_markers(&self, step: usize, markers: &mut Markers) {
-        for lane in 0..LANES {
-            let at = self.start + lane * self.stride + step;
-            let (known, mut hash) = markers.hashes[lane];
-            if known != at {
-                let window = &self.text[at - WINDOW..at];
-                hash = window
-                    .iter()
-                    .fold(0, |hash, &token| roll(hash, token ^ self.secret));
-            }
-            for index in at..at + GROUP {
-                hash = roll(hash, self.text[index] ^ self.secret);
-                if hash < MARKER_THRESHOLD {
-                    markers.found[lane].push(index);
-                }
-            }
-            markers.hashes[lane] = (at + GROUP, hash);
+    pub(super) fn store_rare(&mut self, step: usize, lanes: [u32; LANES]) {
+        if lanes == [0; LANES] && !self.marked {
+            return;
         }
+        if !self.marked {
+            self.words.fill(0);
+            self.marked = true;
+        }
+        self.store(step, lanes);
     }
 
-    /// Stores one bit per stretch for each of the eight steps from `step` on; row `i` of `rows`
-    /// holds step `i`.
-    ///
-    /// # Safety
-    /// `bits` has a bit for each token of the block, and `step + GROUP <= stride`.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)] // A call would spill every vector register.
-    #[allow(clippy::inline_always)]
-    pub(super) unsafe fn store_rows(&self, step: usize, rows: u64, bits: &mut [u8]) {
-        // Safety: the caller's promise.
-        unsafe { self.store_columns(step, transpose(rows), bits) };
-    }
-
-    /// Stores eight steps from `step` on; byte `i` of `columns` belongs to stretch `i`.
-    ///
-    /// # Safety
-    /// As [`Block::store_rows`].
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(super) unsafe fn store_columns(&self, step: usize, columns: u64, bits: &mut [u8]) {
-        debug_assert!(bits.len() == self.len() / 8 && step + GROUP <= self.stride);
-        let mut at = step / 8;
-        for column in columns.to_le_bytes() {
-            // Safety: lane * stride / 8 + step / 8 is below LANES * stride / 8, by the promise.
-            unsafe { *bits.get_unchecked_mut(at) = column };
-            at += self.stride / 8;
-        }
+    pub(super) fn marked(&self) -> bool {
+        self.marked
     }
 }
 
-/// Places of markers found in a block: in order within each lane, and lanes follow one another.
-#[derive(Debug, Default)]
-pub(super) struct Markers {
-    pub(super) found: [Vec<usize>; LANES],
-    /// For each lane, an index and the hash before it: a run of the id whose hash is zero is looked
-    /// at group after group.
-    hashes: [(usize, u64); LANES],
-}
-
-/// Transposes 8 x 8 bits.
-#[cfg(any(target_arch = "x86_64", test))]
-#[inline(always)]
-#[allow(clippy::inline_always)]
-fn transpose(x: u64) -> u64 {
-    let swap = |x: u64, shift: u32, mask: u64| {
-        let t = (x ^ (x >> shift)) & mask;
-        x ^ t ^ (t << shift)
-    };
-    let x = swap(x, 7, 0x00AA_00AA_00AA_00AA);
-    let x = swap(x, 14, 0x0000_CCCC_0000_CCCC);
-    swap(x, 28, 0x0000_0000_F0F0_F0F0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transposing_moves_bit_j_of_row_i_to_bit_i_of_row_j() {
-        for (i, j) in (0..8).flat_map(|i| (0..8).map(move |j| (i, j))) {
-            assert_eq!(transpose(1 << (8 * i + j)), 1 << (8 * j + i));
-        }
+/// Stores `count` bytes, less than a word, for each stretch.
+#[cold]
+fn store_part(bytes: &mut [u8], stride: usize, count: usize, lanes: [u32; LANES]) {
+    for (lane, word) in lanes.into_iter().enumerate() {
+        bytes[lane * stride..][..count].copy_from_slice(&word.to_le_bytes()[..count]);
     }
+}
+
+/// The bytes of words, lowest first on every processor that this is compiled for.
+fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    let count = size_of_val(words);
+    // Safety: the same memory; bytes need no alignment and every value is one.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), count) }
 }

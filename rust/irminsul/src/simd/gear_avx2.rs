@@ -3,29 +3,36 @@
 //! Knows nothing of chunk sizes. Bit-identical to the scalar scan in `scan.rs`.
 //!
 //! A stretch is one lane of 64-bit state; four make a register. Loads of four tokens from each of
-//! four stretches are turned into registers of two tokens per lane (`vinserti128`, `vpunpckqdq`):
-//! the 32-bit multiply ignores the upper one, and one shift brings it down. Candidates are too
-//! frequent at the default sizes to be searched for by branches, so the comparison of every step
-//! is kept as a byte, and eight of those are transposed to one byte per stretch.
+//! four stretches are turned into registers of two tokens per lane: the 32-bit multiply ignores
+//! the upper one, and one shift brings it down. The mixed value is `low * C + (a << 32)`. Its second
+//! term touches upper halves only, so its sum is kept apart in eight lanes of 32 bits, which
+//! saves half of its shifts and additions.
+//!
+//! At the default sizes every 64th token is a candidate, too many to search for by branches, so all
+//! comparisons are kept, as one bit of a word per stretch. They look at the upper halves of the
+//! hashes; what these do not decide (a marker, or a tie with the threshold) is so rare that the
+//! whole group is looked at again.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, _mm_loadu_si128, _mm256_add_epi64, _mm256_castps_si256,
-    _mm256_castsi128_si256, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_cmpgt_epi64,
-    _mm256_inserti128_si256, _mm256_min_epu32, _mm256_movemask_epi8, _mm256_movemask_ps,
-    _mm256_mul_epu32, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setzero_si256,
-    _mm256_shuffle_ps, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_unpackhi_epi64,
-    _mm256_unpacklo_epi64, _mm256_xor_si256,
+    __m128i, __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_epi64, _mm256_and_si256,
+    _mm256_blend_epi32, _mm256_broadcastsi128_si256, _mm256_castsi128_si256, _mm256_cmpeq_epi32,
+    _mm256_cmpgt_epi64, _mm256_min_epu32, _mm256_movemask_epi8, _mm256_mul_epu32, _mm256_or_si256,
+    _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_srli_epi64,
+    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    _mm256_xor_si256,
 };
 
-use super::block::{Block, GROUP, Markers};
-use crate::gear::WINDOW;
+use super::avx2::{lanes, opaque, read, shuffle};
+use super::block::{Bits, Block, GROUP, LANES, Seen};
+use crate::gear::{MARKER_THRESHOLD, WINDOW};
 
-/// The states of all stretches: 0, 1, 4, 5 in `a` and 2, 3, 6, 7 in `b`, an order in which the
-/// upper halves of both shuffle into 0..8.
+/// The hashes of stretches 0, 1, 4, 5 are `a` and those of 2, 3, 6, 7 are `b`, an order in which
+/// halves of both shuffle into 0..8; to the upper halves, `upper` is to be added.
 #[derive(Clone, Copy)]
 struct State {
     a: __m256i,
     b: __m256i,
+    upper: __m256i,
 }
 
 /// The tokens of one step, in the lower halves of the lanes.
@@ -35,121 +42,175 @@ struct Tokens {
     b: __m256i,
 }
 
-/// Fills the candidate bits of a block and adds the places of markers.
+/// Bit `i` of every lane, for step `i` of a group.
+#[repr(align(32))]
+struct StepBits([[u32; LANES]; GROUP]);
+
+static BITS: StepBits = {
+    let mut bits = [[0; LANES]; GROUP];
+    let mut step = 0;
+    while step < GROUP {
+        bits[step] = [1 << step; LANES];
+        step += 1;
+    }
+    StepBits(bits)
+};
+
+/// Fills the candidate bits of a block and, if there are any, those of markers.
 ///
 /// # Safety
 /// Needs AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn scan(block: &Block<'_>, bits: &mut [u8], markers: &mut Markers) {
-    if block.threshold as u32 == 0 {
-        scan_as::<false>(block, bits, markers);
-    } else {
-        scan_as::<true>(block, bits, markers);
+pub(super) unsafe fn scan(block: &Block<'_>, content: Bits<'_>, markers: Bits<'_>) -> Seen {
+    match (block.secret != 0, block.threshold as u32 != 0) {
+        (false, false) => scan_as::<false, false>(block, content, markers),
+        (false, true) => scan_as::<false, true>(block, content, markers),
+        (true, false) => scan_as::<true, false>(block, content, markers),
+        (true, true) => scan_as::<true, true>(block, content, markers),
     }
 }
 
-/// Compares on all 64 bits when `EXACT`, else on the upper 32, which suffices when the lower half
-/// of the threshold is zero.
+/// `KEYED`: the secret is not 0. `TIES`: the lower half of the threshold is not 0.
 #[target_feature(enable = "avx2")]
-fn scan_as<const EXACT: bool>(block: &Block<'_>, bits: &mut [u8], markers: &mut Markers) {
-    let tokens = block.tokens();
-    let secret = _mm256_set1_epi32(block.secret as i32);
+fn scan_as<const KEYED: bool, const TIES: bool>(
+    block: &Block<'_>,
+    mut content: Bits<'_>,
+    mut markers: Bits<'_>,
+) -> Seen {
+    let zero = _mm256_setzero_si256();
     let mut state = State {
-        a: _mm256_setzero_si256(),
-        b: _mm256_setzero_si256(),
+        a: zero,
+        b: zero,
+        upper: zero,
     };
-    let limit = Limit::new(block.threshold);
-    let mut least = _mm256_setzero_si256();
     for step in (0..WINDOW).step_by(4) {
-        let tokens = load(tokens, step, block.stride, secret);
-        four_steps::<EXACT>(&mut state, &mut least, tokens, &limit);
-    }
-    for step in (0..block.stride).step_by(GROUP) {
-        least = _mm256_set1_epi32(-1);
-        let first = load(tokens, WINDOW + step, block.stride, secret);
-        let rows = four_steps::<EXACT>(&mut state, &mut least, first, &limit);
-        let second = load(tokens, WINDOW + step + 4, block.stride, secret);
-        let more = four_steps::<EXACT>(&mut state, &mut least, second, &limit);
-        // Safety: `bits` was made for this block, and `step` is a multiple of GROUP below stride.
-        unsafe { block.store_rows(step, rows | more << 32, bits) };
-        let zero = _mm256_cmpeq_epi32(least, _mm256_setzero_si256());
-        if _mm256_movemask_epi8(zero) != 0 {
-            block.collect_markers(step, markers);
+        for tokens in load::<KEYED>(block, step) {
+            state = advance(state, tokens);
         }
     }
+    let first = hashes(state)[0];
+    let limit = Limit::new(block.threshold);
+    for step in (0..block.stride).step_by(GROUP) {
+        let before = state;
+        let (bits, doubtful) = group::<KEYED, TIES>(block, &mut state, step, &limit);
+        content.store(step, lanes(bits));
+        if _mm256_movemask_epi8(doubtful) != 0 {
+            if TIES {
+                content.store(step, exact::<KEYED>(block, before, step, block.threshold));
+            }
+            markers.store_rare(step, exact::<KEYED>(block, before, step, MARKER_THRESHOLD));
+        }
+    }
+    Seen {
+        first,
+        last: hashes(state)[LANES - 1],
+        marked: markers.marked(),
+    }
 }
 
-/// Advances all stretches by four tokens; byte `i` of the result says which are below the limit
-/// after token `i`. Written out, because the compiler keeps it a loop otherwise.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn four_steps<const EXACT: bool>(
-    state: &mut State,
-    least: &mut __m256i,
-    tokens: [Tokens; 4],
-    limit: &Limit,
-) -> u64 {
-    let mut row = |tokens: Tokens| {
-        state.a = roll_lanes(state.a, tokens.a);
-        state.b = roll_lanes(state.b, tokens.b);
-        let upper = upper_halves(*state);
-        *least = _mm256_min_epu32(*least, upper);
-        u64::from(limit.below::<EXACT>(*state, upper))
-    };
-    let [first, second, third, fourth] = tokens;
-    row(first) | row(second) << 8 | row(third) << 16 | row(fourth) << 24
-}
-
-/// The cut threshold in the forms that the comparisons take.
+/// The cut threshold in the forms that comparisons of upper halves take.
 struct Limit {
-    /// Largest upper half that is below the threshold, where its lower half is zero.
-    upper: __m256i,
-    /// The threshold with its sign flipped, for the signed comparison of 64 bits.
-    signed: __m256i,
-    sign: __m256i,
+    /// Largest upper half that is certainly below the threshold.
+    below: __m256i,
+    /// The upper half that does not decide, where the lower half of the threshold is not zero.
+    tie: __m256i,
 }
 
 impl Limit {
     #[target_feature(enable = "avx2")]
     fn new(threshold: u64) -> Self {
-        let sign = 1_u64 << 63;
+        // At least 2^12, since no chunk may be longer than 2^20.
+        let upper = (threshold >> 32) as i32;
         Self {
-            upper: _mm256_set1_epi32(((threshold >> 32) as u32).wrapping_sub(1) as i32),
-            signed: _mm256_set1_epi64x((threshold ^ sign) as i64),
-            sign: _mm256_set1_epi64x(sign as i64),
+            below: _mm256_set1_epi32(upper.wrapping_sub(1)),
+            tie: _mm256_set1_epi32(upper),
         }
-    }
-
-    /// One bit per stretch: its state is below the threshold.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn below<const EXACT: bool>(&self, state: State, upper: __m256i) -> u8 {
-        let mask = if EXACT {
-            let below = |h| _mm256_cmpgt_epi64(self.signed, _mm256_xor_si256(h, self.sign));
-            upper_halves(State {
-                a: below(state.a),
-                b: below(state.b),
-            })
-        } else {
-            _mm256_cmpeq_epi32(_mm256_min_epu32(upper, self.upper), upper)
-        };
-        _mm256_movemask_ps(_mm256_castsi256_ps(mask)) as u8
     }
 }
 
-/// Loads the tokens `[at, at + 4)` of each stretch.
+/// Advances all stretches by a group of steps. Returns the candidate bits, and ones where they may
+/// be wrong or where there may be markers.
 #[inline]
 #[target_feature(enable = "avx2")]
-#[allow(clippy::cast_ptr_alignment)] // The load needs no alignment.
-fn load(tokens: &[u32], at: usize, stride: usize, secret: __m256i) -> [Tokens; 4] {
-    debug_assert!(at + 7 * stride + 4 <= tokens.len());
+fn group<const KEYED: bool, const TIES: bool>(
+    block: &Block<'_>,
+    state: &mut State,
+    step: usize,
+    limit: &Limit,
+) -> (__m256i, __m256i) {
+    let zero = _mm256_setzero_si256();
+    let (mut found, mut least, mut ties) = (zero, _mm256_set1_epi32(-1), zero);
+    let count = (block.stride - step).min(GROUP);
+    for (at, bits) in (0..count).step_by(4).zip(BITS.0.as_chunks::<4>().0) {
+        for (tokens, bit) in load::<KEYED>(block, WINDOW + step + at)
+            .into_iter()
+            .zip(bits)
+        {
+            *state = advance(*state, tokens);
+            let upper = upper_halves(*state);
+            least = _mm256_min_epu32(least, upper);
+            if TIES {
+                ties = _mm256_or_si256(ties, _mm256_cmpeq_epi32(upper, limit.tie));
+            }
+            let below = _mm256_cmpeq_epi32(_mm256_min_epu32(upper, limit.below), upper);
+            found = _mm256_or_si256(found, _mm256_and_si256(below, read(bit)));
+        }
+    }
+    (
+        found,
+        _mm256_or_si256(ties, _mm256_cmpeq_epi32(least, zero)),
+    )
+}
+
+/// The bits of a group again, by comparing all 64 bits of the hashes.
+#[cold]
+#[target_feature(enable = "avx2")]
+fn exact<const KEYED: bool>(
+    block: &Block<'_>,
+    mut state: State,
+    step: usize,
+    threshold: u64,
+) -> [u32; LANES] {
+    let sign = _mm256_set1_epi64x(i64::MIN);
+    let limit = _mm256_set1_epi64x(threshold as i64 ^ i64::MIN);
+    let mut found = _mm256_setzero_si256();
+    let count = (block.stride - step).min(GROUP);
+    for (at, bits) in (0..count).step_by(4).zip(BITS.0.as_chunks::<4>().0) {
+        for (tokens, bit) in load::<KEYED>(block, WINDOW + step + at)
+            .into_iter()
+            .zip(bits)
+        {
+            state = advance(state, tokens);
+            let (a, b) = whole(state);
+            let below = |hash| _mm256_cmpgt_epi64(limit, _mm256_xor_si256(hash, sign));
+            let below = shuffle::<0b11_01_11_01>(below(a), below(b));
+            found = _mm256_or_si256(found, _mm256_and_si256(below, read(bit)));
+        }
+    }
+    lanes(found)
+}
+
+/// Loads the tokens `[at, at + 4)` of each stretch, counted from the start of its window.
+///
+/// `vinserti128` from memory would do the blend's work, but at half the rate.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[allow(clippy::cast_ptr_alignment)] // The loads need no alignment.
+fn load<const KEYED: bool>(block: &Block<'_>, at: usize) -> [Tokens; 4] {
+    let first = block.quads(at);
     let lane = |lane: usize| {
-        // Safety: callers stay inside the block: its window, then `stride` tokens for each lane.
-        unsafe { _mm_loadu_si128(tokens.as_ptr().add(at + lane * stride).cast::<__m128i>()) }
+        // Safety: `quads` vouches for four tokens at each multiple of the stride.
+        unsafe { _mm_loadu_si128(first.add(lane * block.stride).cast::<__m128i>()) }
     };
+    let secret = _mm256_set1_epi32(block.secret as i32);
     let pair = |low: usize, high: usize| {
-        let low = _mm256_castsi128_si256(lane(low));
-        _mm256_xor_si256(_mm256_inserti128_si256::<1>(low, lane(high)), secret)
+        let high = opaque(_mm256_broadcastsi128_si256(lane(high)));
+        let pair = _mm256_blend_epi32::<0xF0>(_mm256_castsi128_si256(lane(low)), high);
+        if KEYED {
+            _mm256_xor_si256(pair, secret)
+        } else {
+            pair
+        }
     };
     let (a04, a15, b26, b37) = (pair(0, 4), pair(1, 5), pair(2, 6), pair(3, 7));
     let low = Tokens {
@@ -167,20 +228,54 @@ fn load(tokens: &[u32], at: usize, stride: usize, secret: __m256i) -> [Tokens; 4
     [low, upper(low), high, upper(high)]
 }
 
-/// [`crate::gear::roll`] in four lanes. Doubling by addition, because shifts share two ports.
+/// [`crate::gear::roll`] in eight lanes. Doubling by addition, because shifts share two ports.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn roll_lanes(hash: __m256i, token: __m256i) -> __m256i {
-    let a = _mm256_mul_epu32(token, _mm256_set1_epi64x(0x9E37_79B1));
-    let low = _mm256_mul_epu32(_mm256_srli_epi64::<13>(a), _mm256_set1_epi64x(0xF2D4_A6C7));
-    let mixed = _mm256_add_epi64(low, _mm256_slli_epi64::<32>(a));
-    _mm256_add_epi64(_mm256_add_epi64(hash, hash), mixed)
+fn advance(state: State, tokens: Tokens) -> State {
+    let (first, second) = (
+        _mm256_set1_epi64x(0x9E37_79B1),
+        _mm256_set1_epi64x(0xF2D4_A6C7),
+    );
+    // Opaque, or the compiler makes two multiplications of it, one for each use.
+    let a = opaque(_mm256_mul_epu32(tokens.a, first));
+    let b = opaque(_mm256_mul_epu32(tokens.b, first));
+    let roll = |hash, a| {
+        let low = _mm256_mul_epu32(_mm256_srli_epi64::<13>(a), second);
+        opaque(_mm256_add_epi64(_mm256_add_epi64(hash, hash), low))
+    };
+    let upper = _mm256_add_epi32(state.upper, state.upper);
+    State {
+        a: roll(state.a, a),
+        b: roll(state.b, b),
+        upper: opaque(_mm256_add_epi32(upper, shuffle::<0b10_00_10_00>(a, b))),
+    }
 }
 
-/// The upper halves of all eight states, in the order of the stretches.
+/// The upper halves of all eight hashes, in the order of the stretches.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn upper_halves(state: State) -> __m256i {
-    let (a, b) = (_mm256_castsi256_ps(state.a), _mm256_castsi256_ps(state.b));
-    _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(a, b))
+    _mm256_add_epi32(shuffle::<0b11_01_11_01>(state.a, state.b), state.upper)
+}
+
+/// All 64 bits of the hashes, in the order of the state.
+#[target_feature(enable = "avx2")]
+fn whole(state: State) -> (__m256i, __m256i) {
+    let zero = _mm256_setzero_si256();
+    let (a, b) = (
+        _mm256_unpacklo_epi32(zero, state.upper),
+        _mm256_unpackhi_epi32(zero, state.upper),
+    );
+    (_mm256_add_epi64(state.a, a), _mm256_add_epi64(state.b, b))
+}
+
+/// All hashes, in the order of the stretches.
+#[target_feature(enable = "avx2")]
+fn hashes(state: State) -> [u64; LANES] {
+    let (a, b) = whole(state);
+    let (low, high) = (
+        lanes(shuffle::<0b10_00_10_00>(a, b)),
+        lanes(shuffle::<0b11_01_11_01>(a, b)),
+    );
+    std::array::from_fn(|lane| u64::from(low[lane]) | u64::from(high[lane]) << 32)
 }

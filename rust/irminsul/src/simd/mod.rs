@@ -3,7 +3,8 @@
 //! Knows nothing of what is cut or hashed. What the processor has is asked at run time, so that one
 //! build serves all; where it has nothing, the caller's scalar code does the work.
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod block;
 #[cfg(target_arch = "x86_64")]
 mod gear_avx2;
@@ -12,61 +13,62 @@ mod gear_avx512;
 #[cfg(target_arch = "aarch64")]
 mod gear_neon;
 #[cfg(target_arch = "x86_64")]
+mod plan;
+#[cfg(target_arch = "x86_64")]
 mod sampled_avx2;
+#[cfg(target_arch = "x86_64")]
+mod streams;
+#[cfg(test)]
+mod tests;
 mod xxh64;
-#[cfg(target_arch = "x86_64")]
-mod xxh64_avx2;
 
-use crate::params::ChunkParams;
-use crate::scan::Candidates;
+pub(crate) use block::{Block, Seen};
 
-/// Scans the next block of `text`; false if there is no fast way, or too little text for it.
+/// Writes the candidate bits of a block, a bit for each token, and those of its markers if it has
+/// any; none if there is no fast way.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkParams) -> bool {
-    // Safety: the instructions are detected before each call.
+pub(crate) fn scan_block(
+    block: &Block<'_>,
+    content: &mut [u64],
+    markers: &mut [u64],
+) -> Option<Seen> {
+    let (content, markers) = (
+        block::Bits::new(content, block),
+        block::Bits::new(markers, block),
+    );
     if is_x86_feature_detected!("avx512f") {
-        scan_with(found, text, params, |block, bits, markers| unsafe {
-            gear_avx512::scan(block, bits, markers);
-        })
+        // Safety: AVX-512F was detected.
+        Some(unsafe { gear_avx512::scan(block, content, markers) })
     } else if is_x86_feature_detected!("avx2") {
-        scan_with(found, text, params, |block, bits, markers| unsafe {
-            gear_avx2::scan(block, bits, markers);
-        })
+        // Safety: AVX2 was detected.
+        Some(unsafe { gear_avx2::scan(block, content, markers) })
     } else {
-        false
+        None
     }
 }
 
-/// Scans the next block of `text`; false if there is no fast way, or too little text for it.
+/// Writes the candidate bits of a block, a bit for each token, and those of its markers if it has
+/// any; none if there is no fast way.
 #[cfg(target_arch = "aarch64")]
-pub(crate) fn scan_block(found: &mut Candidates, text: &[u32], params: &ChunkParams) -> bool {
-    std::arch::is_aarch64_feature_detected!("neon")
-        && scan_with(found, text, params, |block, bits, markers| {
-            // Safety: NEON was detected.
-            unsafe { gear_neon::scan(block, bits, markers) }
-        })
+pub(crate) fn scan_block(
+    block: &Block<'_>,
+    content: &mut [u64],
+    markers: &mut [u64],
+) -> Option<Seen> {
+    let (content, markers) = (
+        block::Bits::new(content, block),
+        block::Bits::new(markers, block),
+    );
+    std::arch::is_aarch64_feature_detected!("neon").then(|| {
+        // Safety: NEON was detected.
+        unsafe { gear_neon::scan(block, content, markers) }
+    })
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-fn scan_with(
-    found: &mut Candidates,
-    text: &[u32],
-    params: &ChunkParams,
-    scan: impl FnOnce(&block::Block<'_>, &mut [u8], &mut block::Markers),
-) -> bool {
-    let Some(block) = block::Block::next(found, text, params) else {
-        return false;
-    };
-    let mut markers = block::Markers::default();
-    scan(&block, found.next_bytes(block.len()), &mut markers);
-    found.add_markers(markers.found.into_iter().flatten());
-    true
-}
-
-/// Scans the next block of `text`; false if there is no fast way, or too little text for it.
+/// There is no fast way.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) fn scan_block(_: &mut Candidates, _: &[u32], _: &ChunkParams) -> bool {
-    false
+pub(crate) fn scan_block(_: &Block<'_>, _: &mut [u64], _: &mut [u64]) -> Option<Seen> {
+    None
 }
 
 /// What [`sampled`] needs room for.
@@ -109,13 +111,14 @@ pub(crate) fn sampled(
 
 /// Appends the fingerprints of the chunks between consecutive `bounds`.
 pub(crate) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut Vec<u64>) {
+    let known = hashes.len();
+    hashes.resize(known + bounds.len().saturating_sub(1), 0);
+    let fresh = &mut hashes[known..];
     #[cfg(target_arch = "x86_64")]
-    if xxh64_avx2::hash_chunks(tokens, bounds, hashes) {
+    if streams::hash_chunks(tokens, bounds, fresh) {
         return;
     }
-    hashes.extend(
-        bounds
-            .windows(2)
-            .map(|pair| xxh64::hash(&tokens[pair[0]..pair[1]])),
-    );
+    for (pair, hash) in bounds.windows(2).zip(fresh) {
+        *hash = xxh64::hash(&tokens[pair[0]..pair[1]]);
+    }
 }

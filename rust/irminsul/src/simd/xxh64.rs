@@ -6,6 +6,9 @@
 /// Tokens in a stripe of 32 bytes.
 pub(super) const STRIPE: usize = 8;
 
+/// Tokens in two stripes.
+pub(super) const PAIR: usize = 2 * STRIPE;
+
 pub(super) const P1: u64 = 0x9E37_79B1_85EB_CA87;
 pub(super) const P2: u64 = 0xC2B2_AE3D_27D4_EB4F;
 const P3: u64 = 0x1656_67B1_9E37_79F9;
@@ -13,7 +16,7 @@ const P4: u64 = 0x85EB_CA77_C2B2_AE63;
 const P5: u64 = 0x27D4_EB2F_1656_67C5;
 
 /// The accumulators before the first stripe.
-pub(super) const START: [u64; 4] = [P1.wrapping_add(P2), P2, 0, 0_u64.wrapping_sub(P1)];
+pub(super) static START: [u64; 4] = [P1.wrapping_add(P2), P2, 0, 0_u64.wrapping_sub(P1)];
 
 #[inline]
 fn round(accumulator: u64, input: u64) -> u64 {
@@ -37,58 +40,73 @@ pub(super) fn step(state: &mut [u64; 4], stripe: &[u32; STRIPE]) {
     }
 }
 
-/// The hash of a chunk of `len` tokens, of which `rest` (less than a stripe) is not in `state`.
+/// The hash of a chunk of `len` tokens, of which `rest` is not in `state`.
 ///
 /// Computing all steps for the rest and selecting, to spare mispredicted branches, was tried: a tenth
 /// slower.
 #[inline]
-pub(super) fn finish(state: [u64; 4], len: usize, rest: &[u32]) -> u64 {
-    let [a, b, c, d] = state;
-    let sum = a.rotate_left(1).wrapping_add(b.rotate_left(7));
-    let sum = sum
-        .wrapping_add(c.rotate_left(12))
-        .wrapping_add(d.rotate_left(18));
-    let merge = |hash: u64, accumulator| {
-        (hash ^ round(0, accumulator))
-            .wrapping_mul(P1)
-            .wrapping_add(P4)
-    };
-    tail(state.into_iter().fold(sum, merge), len, rest)
-}
-
-/// The hash of a chunk shorter than a stripe.
-pub(super) fn short(tokens: &[u32]) -> u64 {
-    tail(P5, tokens.len(), tokens)
+pub(super) fn finish(mut state: [u64; 4], len: usize, rest: &[u32]) -> u64 {
+    let (stripes, rest) = rest.as_chunks();
+    for stripe in stripes {
+        step(&mut state, stripe);
+    }
+    tail(merge(state), len, rest)
 }
 
 #[inline]
+fn sum(state: [u64; 4]) -> u64 {
+    let [a, b, c, d] = state;
+    let sum = a.rotate_left(1).wrapping_add(b.rotate_left(7));
+    sum.wrapping_add(c.rotate_left(12))
+        .wrapping_add(d.rotate_left(18))
+}
+
+#[inline]
+fn merge_one(hash: u64, accumulator: u64) -> u64 {
+    (hash ^ round(0, accumulator))
+        .wrapping_mul(P1)
+        .wrapping_add(P4)
+}
+
+fn merge(state: [u64; 4]) -> u64 {
+    state.into_iter().fold(sum(state), merge_one)
+}
+
 fn tail(hash: u64, len: usize, rest: &[u32]) -> u64 {
-    let mut hash = hash.wrapping_add(4 * len as u64);
     let (pairs, last) = rest.as_chunks();
-    for pair in pairs {
-        hash = (hash ^ round(0, word(*pair)))
-            .rotate_left(27)
-            .wrapping_mul(P1)
-            .wrapping_add(P4);
-    }
-    for &token in last {
-        let mixed = hash ^ u64::from(token).wrapping_mul(P1);
-        hash = mixed.rotate_left(23).wrapping_mul(P2).wrapping_add(P3);
-    }
-    hash = (hash ^ hash >> 33).wrapping_mul(P2);
-    hash = (hash ^ hash >> 29).wrapping_mul(P3);
+    let hash = hash.wrapping_add(4 * len as u64);
+    let hash = pairs.iter().fold(hash, |hash, pair| add_pair(hash, *pair));
+    scatter(
+        last.iter()
+            .fold(hash, |hash, token| add_token(hash, *token)),
+    )
+}
+
+#[inline]
+fn add_pair(hash: u64, pair: [u32; 2]) -> u64 {
+    (hash ^ round(0, word(pair)))
+        .rotate_left(27)
+        .wrapping_mul(P1)
+        .wrapping_add(P4)
+}
+
+#[inline]
+fn add_token(hash: u64, token: u32) -> u64 {
+    let mixed = hash ^ u64::from(token).wrapping_mul(P1);
+    mixed.rotate_left(23).wrapping_mul(P2).wrapping_add(P3)
+}
+
+#[inline]
+fn scatter(hash: u64) -> u64 {
+    let hash = (hash ^ hash >> 33).wrapping_mul(P2);
+    let hash = (hash ^ hash >> 29).wrapping_mul(P3);
     hash ^ hash >> 32
 }
 
 /// The hash of one chunk, for texts too short to run several at once.
 pub(crate) fn hash(tokens: &[u32]) -> u64 {
-    let (stripes, rest) = tokens.as_chunks();
-    if stripes.is_empty() {
-        return short(tokens);
+    if tokens.len() < STRIPE {
+        return tail(P5, tokens.len(), tokens);
     }
-    let mut state = START;
-    for stripe in stripes {
-        step(&mut state, stripe);
-    }
-    finish(state, tokens.len(), rest)
+    finish(START, tokens.len(), tokens)
 }

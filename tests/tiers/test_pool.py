@@ -46,11 +46,12 @@ def rows_of(tokens: NDArray[np.int64], start: int, base: int) -> NDArray[np.uint
 
 def kept(pool: ChunkPool, tokens: NDArray[np.int64], namespace: Namespace = NAMESPACE) -> int:
     """Keep every chunk of a prompt, as an engine that computed it would; return the tokens."""
-    chunks = [
-        ChunkRows(ref, start, 0, 0, rows_of(tokens[start : start + len(ref.tokens)], start, 0))
-        for start, ref in pool.chunks(namespace, tokens, [(0, len(tokens))])
-    ]
-    pool.keep(chunks)
+    wanted = pool.chunks(namespace, tokens, [(0, len(tokens))])
+    chunks = []
+    for part in wanted:
+        ids = tokens[part.start : part.start + len(part.ref.tokens)]
+        chunks.append(ChunkRows(part.ref, part.start, 0, 0, rows_of(ids, part.start, 0)))
+    pool.keep(chunks, [part.before for part in wanted])
     return sum(len(part.ref.tokens) for part in chunks)
 
 
@@ -84,6 +85,30 @@ def test_kept_text_is_found_at_another_position() -> None:
     pool.close()
 
 
+def test_chunks_that_follow_each_other_are_one_span() -> None:
+    pool = ChunkPool(LAYOUT, 4 * MIB)
+    kept(pool, TEXT)
+    prompt = np.concatenate([RANDOM.integers(0, 100_000, 77), TEXT, [5]])
+    (span,) = pool.find(NAMESPACE, prompt, 0)
+    assert len(span.pieces) > 10
+    span.release()
+
+
+def test_chunks_of_two_prompts_are_two_spans() -> None:
+    pool = ChunkPool(LAYOUT, 4 * MIB)
+    half = int(chunk_tokens(TEXT).bounds[10])
+    kept(pool, TEXT[: half + 200])
+    # The same text goes on elsewhere: the rows are not consecutive.
+    kept(pool, np.concatenate([RANDOM.integers(0, 100_000, 500), TEXT]))
+    prompt = np.append(TEXT, 1)
+    spans = pool.find(NAMESPACE, prompt, 0)
+    # What the first prompt never keeps is what held its sinks.
+    assert [span.source - span.start for span in spans] == [500, 0, 500]
+    for span in spans:
+        span.release()
+    check(pool, prompt)
+
+
 def test_what_is_kept_is_not_asked_for_again() -> None:
     pool = ChunkPool(LAYOUT, 4 * MIB)
     kept(pool, TEXT)
@@ -99,7 +124,7 @@ def test_chunks_of_what_is_known_are_left_alone() -> None:
     bounds = chunk_tokens(TEXT).bounds
     hole = (int(bounds[4]), int(bounds[5]))
     (found,) = pool.chunks(NAMESPACE, TEXT, [hole])
-    assert (found[0], found[0] + len(found[1].tokens)) == hole
+    assert (found.start, found.start + len(found.ref.tokens)) == hole
     # A few tokens of a chunk are computed sooner than the chunk is fetched.
     assert pool.chunks(NAMESPACE, TEXT, [(hole[0], hole[0] + 31)]) == []
     assert pool.chunks(NAMESPACE, TEXT, []) == []
@@ -177,7 +202,9 @@ def test_news_renew_patience_and_late_chunks_are_kept() -> None:
     # The second prompt waits for the first one's fetch.
     assert len(store.gets) == 1
     refs, ticket, receive = store.gets[0]
-    starts = {ref.key: start for start, ref in pool.chunks(NAMESPACE, prompt, [(0, len(prompt))])}
+    starts = {
+        part.ref.key: part.start for part in pool.chunks(NAMESPACE, prompt, [(0, len(prompt))])
+    }
 
     def arrive(index: int) -> None:
         ref = refs[index]
@@ -191,6 +218,8 @@ def test_news_renew_patience_and_late_chunks_are_kept() -> None:
         assert not again.done
         arrive(index)
     assert until(lambda: coming.done and again.done, 5.0)
+    assert check(pool, prompt) == 0
+    pool.admit(coming)
     before = check(pool, prompt)
     assert before == sum(len(ref.tokens) for ref in refs[:4])
     for index in range(4, len(refs)):
@@ -207,8 +236,8 @@ def test_eviction_takes_chunks_out_of_the_index() -> None:
     served = [check(pool, np.append(text, 1)) for text in texts]
     assert served[-1] > 3000
     assert sum(served) <= MIB // LAYOUT.token_bytes
-    assert len(pool._nodes) == len(pool._chunks) == len(pool.host)
-    assert pool._registry.stats()["nodes"] == len(pool.host)
+    assert len(pool.index._nodes) == len(pool.index._chunks) == len(pool.host)
+    assert pool.index._registry.stats()["nodes"] == len(pool.host)
 
 
 @settings(max_examples=25, deadline=None)
@@ -230,7 +259,8 @@ def test_two_pools_on_a_real_store(store: Store) -> None:
     one = ChunkPool(LAYOUT, 4 * MIB, store.tier())
     two = ChunkPool(LAYOUT, 4 * MIB, store.tier(), CostModel(**EAGER))
     kept(one, TEXT, namespace)
-    refs = [ref for _, ref in ChunkPool(LAYOUT, MIB).chunks(namespace, TEXT, [(0, len(TEXT))])]
+    wanted = ChunkPool(LAYOUT, MIB).chunks(namespace, TEXT, [(0, len(TEXT))])
+    refs = [part.ref for part in wanted]
     found = Collected()
     assert one.remote is not None
     assert two.remote is not None

@@ -27,11 +27,15 @@ class Chunks:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.admitted: list[Any] = []
         self.answer: Coming | None = Coming()
 
     def prefetch(self, namespace: Namespace, tokens: Any, holes: Any, patience: float) -> Any:
         self.asked.append((namespace, tokens, holes, patience))
         return self.answer
+
+    def admit(self, prefetch: Any) -> None:
+        self.admitted.append(prefetch)
 
 
 def _request(ids: list[int]) -> Any:
@@ -106,6 +110,7 @@ def test_others_pass_those_who_wait() -> None:
     queue.pass_by(choose, scheduler, batch=1)
     assert seen[1] == [requests[0], requests[3], late]
     assert scheduler.waiting_queue[0] is requests[2]
+    assert chunks.admitted == [first]
     assert queue._metrics.counts["tier_held_requests"] == 1
 
 

@@ -6,9 +6,11 @@ Must not import torch, mooncake or an engine when it is imported.
 from irminsul.tiers.base import Collected, Counts, Receive, Tier
 from irminsul.tiers.cost import Candidate, CostModel, Speeds
 from irminsul.tiers.host import HostTier, Lease
+from irminsul.tiers.index import HostSpan
 from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout
 from irminsul.tiers.mooncake import MooncakeSettings, MooncakeTier
-from irminsul.tiers.pool import ChunkPool, HostSpan, Prefetch
+from irminsul.tiers.pool import ChunkPool
+from irminsul.tiers.prefetch import Prefetch, Wanted
 from irminsul.tiers.ticket import Ticket
 from irminsul.tiers.value import ChunkRows, Rejected
 
@@ -33,4 +35,5 @@ __all__ = [
     "Speeds",
     "Ticket",
     "Tier",
+    "Wanted",
 ]

@@ -11,22 +11,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from irminsul import ChunkParams, Namespace, Policy, Registry, Reuse, chunk
-from irminsul.errors import IrminsulError
+from irminsul import ChunkParams, Namespace, Policy, chunk
 from irminsul.tiers.base import Tier
 from irminsul.tiers.cost import Candidate, CostModel
-from irminsul.tiers.host import HostTier, Lease
+from irminsul.tiers.index import ChunkIndex, HostSpan
 from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout
-from irminsul.tiers.ticket import Ticket
+from irminsul.tiers.prefetch import Fetch, Prefetch, Wanted
 from irminsul.tiers.value import ChunkRows, encoded_bytes
 
-__all__ = ["ChunkPool", "HostSpan", "Prefetch"]
+__all__ = ["ChunkPool"]
 
 # A prompt covers a chunk when less than this is left to compute of it.
 _WORTH = 32
@@ -34,93 +32,6 @@ _PUT_S = 10.0
 _ASK_S = 1.0
 # Rows that wait for the store to say whether it has them.
 _ASKING_BYTES = 128 << 20
-
-
-@dataclass(frozen=True, eq=False)
-class HostSpan:
-    """Positions of a prompt that rows in host memory can serve.
-
-    Parameters
-    ----------
-    start, end : int
-        Prompt positions, half open.
-    source : int
-        Position at which the first row was computed.
-    hops, depth : int
-        As in `Reuse`.
-    pieces : tuple of (Lease, offset, length)
-        Concatenated, the span's rows; offsets count tokens inside the leased chunk.
-    """
-
-    start: int
-    end: int
-    source: int
-    hops: int
-    depth: int
-    pieces: tuple[tuple[Lease, int, int], ...]
-
-    def release(self) -> None:
-        """Let the tier move on."""
-        for lease, _, _ in self.pieces:
-            lease.release()
-
-
-class _Fetch:
-    """One call of `Tier.get` and when it last brought something."""
-
-    def __init__(self) -> None:
-        self.news_at = time.monotonic()
-        self.ticket: Ticket[bool] | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.ticket is not None and self.ticket.done
-
-
-class Prefetch:
-    """Chunks of one prompt on their way to the host tier.
-
-    Parameters
-    ----------
-    patience_s : float
-        Longest time without news.
-    most_s : float
-        Longest time in all.
-
-    Notes
-    -----
-    ``done`` turns true when everything that is coming has come, when nothing has come for
-    ``patience_s``, or after ``most_s``. What comes later is kept for the next prompt.
-    """
-
-    def __init__(self, patience_s: float, most_s: float) -> None:
-        now = time.monotonic()
-        self._patience_s = patience_s
-        self._until = now + most_s
-        self._news_at = now
-        # None: the store has not said yet what it has.
-        self._fetches: list[_Fetch] | None = None
-
-    @property
-    def done(self) -> bool:
-        """True when there is nothing to wait for, or no point in it."""
-        now = time.monotonic()
-        if now >= self._until:
-            return True
-        if self._fetches is None:
-            return now >= self._news_at + self._patience_s
-        # A fetch without news for that long is given up, whatever the others do.
-        coming = [fetch for fetch in self._fetches if not fetch.done]
-        return all(now >= fetch.news_at + self._patience_s for fetch in coming)
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left at most."""
-        return max(0.0, self._until - time.monotonic())
-
-    def expect(self, fetches: list[_Fetch]) -> None:
-        """Wait for these fetches, and for no answer of `exists` any more; for `ChunkPool`."""
-        self._fetches = fetches
 
 
 class ChunkPool:
@@ -158,18 +69,15 @@ class ChunkPool:
         self.layout = layout
         self.remote = remote
         self.cost = cost or CostModel()
-        self.host = HostTier(host_bytes, pinned=pinned, on_evict=self._forget)
         self._params = params or ChunkParams()
         self._policy = policy or Policy()
-        # The tier evicts, not the registry: it has room for more than fits the tier.
-        tokens = host_bytes // layout.token_bytes + (1 << 16)
-        self._registry = Registry(tokens, params=self._params, policy=self._policy)
+        self.index = ChunkIndex(
+            host_bytes, layout.token_bytes, self._params, self._policy, pinned=pinned
+        )
+        self.host = self.index.host
         self._lock = threading.Lock()
-        self._numbers = count(1)
-        self._nodes: dict[bytes, int] = {}
-        self._chunks: dict[int, ChunkRef] = {}
         self._spaces: dict[Namespace, ChunkSpace] = {}
-        self._coming: dict[bytes, _Fetch] = {}
+        self._coming: dict[bytes, Fetch] = {}
         self._asking_bytes = 0
 
     def space(self, namespace: Namespace) -> ChunkSpace:
@@ -184,7 +92,7 @@ class ChunkPool:
 
     def chunks(
         self, namespace: Namespace, tokens: NDArray[np.int64], holes: Iterable[tuple[int, int]]
-    ) -> list[tuple[int, ChunkRef]]:
+    ) -> list[Wanted]:
         """Return the whole chunks of `tokens` that `holes` need and the host tier lacks.
 
         Parameters
@@ -198,30 +106,48 @@ class ChunkPool:
 
         Returns
         -------
-        list of (start, ChunkRef)
+        list of Wanted
             From left to right. Not among them: the chunk that the end of `tokens` cuts, whose
             bounds say nothing about content, and what holds attention sinks, which cannot move.
         """
         wanted = list(holes)
         bounds = chunk(tokens, self._params).bounds.tolist()
-        space, found = self.space(namespace), []
-        for start, end in pairwise(bounds[:-1]):
+        space, last = self.space(namespace), -1
+        found: list[Wanted] = []
+        for index, (start, end) in enumerate(pairwise(bounds[:-1])):
             if start < self._policy.sink_tokens or _missing(start, end, wanted) < _WORTH:
                 continue
             ref = space.ref(tokens[start:end])
-            if ref not in self.host:
-                found.append((start, ref))
+            if ref in self.host:
+                continue
+            before: ChunkRef | None = None
+            if last == index - 1 and found:
+                before = found[-1].ref
+            elif index:
+                before = space.ref(tokens[bounds[index - 1] : start])
+            found.append(Wanted(start, ref, before))
+            last = index
         return found
 
-    def keep(self, chunks: Sequence[ChunkRows]) -> None:
+    def keep(
+        self, chunks: Sequence[ChunkRows], before: Sequence[ChunkRef | None] | None = None
+    ) -> None:
         """Put computed chunks in the host tier and, where they are new there, in the store.
 
         Copies to the host tier before it returns; the store reads the rows later, so they must
         not change any more. Chunks that the store cannot take as fast as they come are dropped
         there and counted (``dropped`` of the host tier's counts).
+
+        Parameters
+        ----------
+        chunks : sequence of ChunkRows
+            In the order of their text.
+        before : sequence of ChunkRef or None, optional
+            What stands before each, as `chunks` says it.
         """
-        for part in chunks:
-            self._index(part)
+        for part, previous in zip(chunks, before or [None] * len(chunks), strict=True):
+            if self.host.put([part]).result()[0]:
+                self.index.add(part.ref, previous, part.base_position, part.hops, part.depth)
         remote, size = self.remote, sum(part.rows.nbytes for part in chunks)
         if remote is None or not chunks:
             return
@@ -251,14 +177,23 @@ class ChunkPool:
         """
         if self.remote is None:
             return None
-        refs = [ref for _, ref in self.chunks(namespace, tokens, holes)]
-        if not refs:
+        wanted = self.chunks(namespace, tokens, holes)
+        if not wanted:
             return None
-        saved = self.cost.speeds.compute_s(sum(len(ref.tokens) for ref in refs))
+        saved = self.cost.speeds.compute_s(sum(len(part.ref.tokens) for part in wanted))
         prefetch = Prefetch(patience_s, saved)
-        asked = self.remote.exists(refs, min(patience_s, saved))
-        asked.when_over(lambda: self._fetch(prefetch, refs, asked.result(0)))
+        asked = self.remote.exists([part.ref for part in wanted], min(patience_s, saved))
+        asked.when_over(lambda: self._fetch(prefetch, wanted, asked.result(0)))
         return prefetch
+
+    def admit(self, prefetch: Prefetch) -> None:
+        """Make findable what `prefetch` has brought so far.
+
+        In the order of the text, not of arrival: chunks that follow each other become one run,
+        which a prompt finds as one span. What comes later is made findable when its fetch is over.
+        """
+        for fetch in prefetch.fetches:
+            self._admit(fetch)
 
     def find(
         self, namespace: Namespace, tokens: NDArray[np.int64], prefix_len: int
@@ -274,10 +209,7 @@ class ChunkPool:
         prefix_len : int
             Positions that need nothing.
         """
-        with self._registry.lookup(tokens, namespace=namespace, prefix_len=prefix_len) as plan:
-            reuses = [part for part in plan.segments if isinstance(part, Reuse)]
-        spans = (self._leased(reuse, tokens) for reuse in reuses)
-        return [span for span in spans if span is not None]
+        return self.index.find(namespace, tokens, prefix_len)
 
     def clear(self) -> None:
         """Forget every chunk of the host tier; the store keeps its own."""
@@ -299,86 +231,44 @@ class ChunkPool:
         if fresh:
             remote.put(fresh, _PUT_S)
 
-    def _fetch(self, prefetch: Prefetch, refs: Sequence[ChunkRef], there: list[bool]) -> None:
+    def _fetch(self, prefetch: Prefetch, wanted: Sequence[Wanted], there: list[bool]) -> None:
         """Fetch the worthwhile part of what is there; join fetches that others have begun."""
-        remote = self.remote
-        assert remote is not None
-        new = [ref for ref, known in zip(refs, there, strict=True) if known]
-        new = [ref for ref in new if ref not in self.host]
+        new = [part for part, known in zip(wanted, there, strict=True) if known]
+        new = [part for part in new if part.ref not in self.host]
         with self._lock:
             self._coming = {key: f for key, f in self._coming.items() if not f.done}
-            joined = {self._coming[ref.key] for ref in new if ref.key in self._coming}
-            new = [ref for ref in new if ref.key not in self._coming]
-        candidates = [Candidate(encoded_bytes(ref), len(ref.tokens)) for ref in new]
+            coming = self._coming
+            fetches = list({coming[part.ref.key] for part in new if part.ref.key in coming})
+            new = [part for part in new if part.ref.key not in coming]
+        candidates = [Candidate(encoded_bytes(part.ref), len(part.ref.tokens)) for part in new]
         chosen = [new[index] for index in self.cost.choose(candidates, prefetch.left_s)]
-        fetches = list(joined)
         if chosen:
-            fetch = _Fetch()
+            fetch = Fetch(chosen)
             fetches.append(fetch)
             with self._lock:
-                self._coming.update((ref.key, fetch) for ref in chosen)
-
-            def receive(part: ChunkRows) -> None:
-                self._index(part)
-                fetch.news_at = time.monotonic()
-
-            fetch.ticket = remote.get(chosen, max(prefetch.left_s, _ASK_S), receive)
+                self._coming.update((part.ref.key, fetch) for part in chosen)
+            self._start(fetch, max(prefetch.left_s, _ASK_S))
         prefetch.expect(fetches)
 
-    def _index(self, part: ChunkRows) -> None:
-        """Put one chunk in the host tier and make it findable."""
-        if not self.host.put([part]).result()[0]:
-            return
-        ref, node = part.ref, next(self._numbers)
-        with self._lock:
-            if ref.key in self._nodes:
-                return
-            self._nodes[ref.key] = node
-            self._chunks[node] = ref
-        try:
-            self._registry.add(
-                node,
-                None,
-                ref.tokens,
-                namespace=ref.space.namespace,
-                base_position=part.base_position,
-                hops=part.hops,
-                depth=part.depth,
-            )
-        except IrminsulError:
-            self.host.counts.add("unindexed")
-        # Evicted while it was being indexed: then nobody else takes the node away.
-        if ref not in self.host:
-            self._registry.discard(node)
+    def _start(self, fetch: Fetch, timeout: float) -> None:
+        def receive(part: ChunkRows) -> None:
+            if self.host.put([part]).result()[0]:
+                with self._lock:
+                    fetch.arrived[part.ref.key] = (part.base_position, part.hops, part.depth)
+            fetch.news_at = time.monotonic()
 
-    def _forget(self, ref: ChunkRef) -> None:
-        with self._lock:
-            node = self._nodes.pop(ref.key, None)
-            if node is not None:
-                self._chunks.pop(node, None)
-        if node is not None:
-            self._registry.discard(node)
+        assert self.remote is not None
+        ticket = self.remote.get([part.ref for part in fetch.wanted], timeout, receive)
+        fetch.ticket = ticket
+        ticket.when_over(lambda: self._admit(fetch))
 
-    def _leased(self, reuse: Reuse, tokens: NDArray[np.int64]) -> HostSpan | None:
-        pieces: list[tuple[Lease, int, int]] = []
-        end = reuse.target + reuse.length
-        span = HostSpan(reuse.target, end, reuse.source, reuse.hops, reuse.depth, ())
-        position = reuse.target
-        for piece in reuse.pieces:
-            ref = self._chunks.get(piece.node)
-            lease = self.host.lease(ref) if ref is not None else None
-            if ref is None or lease is None:
-                break
-            pieces.append((lease, piece.offset, piece.length))
-            held = ref.tokens[piece.offset : piece.offset + piece.length]
-            if not np.array_equal(held, tokens[position : position + piece.length]):
-                break
-            position += piece.length
-        found = HostSpan(span.start, span.end, span.source, span.hops, span.depth, tuple(pieces))
-        if position == end:
-            return found
-        found.release()
-        return None
+    def _admit(self, fetch: Fetch) -> None:
+        with self._lock:
+            arrived, fetch.arrived = fetch.arrived, {}
+        for part in fetch.wanted:
+            found = arrived.get(part.ref.key)
+            if found is not None:
+                self.index.add(part.ref, part.before, *found)
 
 
 def _missing(start: int, end: int, holes: Sequence[tuple[int, int]]) -> int:

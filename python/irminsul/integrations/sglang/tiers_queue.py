@@ -86,6 +86,10 @@ class FetchQueue:
         if not prefetch.done:
             return True
         request.irm_prefetch = None
+        try:
+            self._chunks.admit(prefetch)
+        except Exception:
+            self._metrics.fallback("tier_fetch", "what was fetched for a request is not used")
         waited = time.monotonic() - request.irm_waits_since
         self._metrics.add("tier_held_requests", 1)
         self._metrics.observe("tier_wait_seconds", waited)

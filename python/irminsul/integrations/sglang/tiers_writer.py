@@ -35,6 +35,7 @@ class _Item:
 
     start: int
     ref: ChunkRef
+    before: ChunkRef | None
     depth: int
 
 
@@ -183,10 +184,10 @@ class WriteBehind:
             return []
         depths = _depths(nodes, len(tokens))
         found = []
-        for start, ref in self._chunks.chunks(namespace, tokens, holes):
-            rows = depths[start : start + len(ref.tokens)]
+        for part in self._chunks.chunks(namespace, tokens, holes):
+            rows = depths[part.start : part.start + len(part.ref.tokens)]
             if rows.min() >= 0 and rows.max() <= self._max_depth:
-                found.append(_Item(start, ref, int(rows.max())))
+                found.append(_Item(part.start, part.ref, part.before, int(rows.max())))
         return found
 
     # The copying thread.
@@ -232,7 +233,7 @@ class WriteBehind:
             # A reset since the rows were read means that they may not be what their ids say.
             if job.generation != self._generation:
                 return
-            self._chunks.keep(parts)
+            self._chunks.keep(parts, [item.before for item in group])
         self._metrics.add("tier_written_tokens", edges[-1])
 
     def _to_host(self, index: Tensor, written: Any) -> NDArray[np.uint8]:

@@ -1,0 +1,132 @@
+"""Recorded traffic and chunk keys -> which share of local reuse a pool can give, without an engine.
+
+    python benches/tiers/recovery.py FILE.jsonl.zst ... --out benches/tiers/results/recovery.json
+
+For every call in order, two lookups by the library's own planner. Local: everything of earlier
+calls is recorded, as in an engine that computed them. Pool: nothing is recorded but the pieces of
+this prompt whose keys earlier calls have written, as in an engine that just started. Keys are whole
+chunks (what irminsul does), or pieces of 64 tokens counted from the start of their chunk: they find
+the head of a chunk whose end differs, at about twice the keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from irminsul import Namespace, Policy, Registry, chunk
+from irminsul.demo.prompts import encode_calls
+from irminsul.tiers import ChunkSpace, RowLayout
+from irminsul.tokenizer import load_tokenizer
+from irminsul.traces.reader import read_calls
+from numpy.typing import NDArray
+
+SPACE = ChunkSpace(Namespace(), RowLayout("none", 1, 1))
+SINKS = Policy().sink_tokens
+PIECE = 64
+BARRED = ("variant_early_variation", "whole chunks")
+
+
+def whole(ids: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
+    """Yield the chunks that irminsul writes: not the sinks', not the one that the end cuts."""
+    for start, end in pairwise(chunk(ids).bounds.tolist()[:-1]):
+        if start >= SINKS:
+            yield start, end
+
+
+def pieces(ids: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
+    """Yield pieces of 64 tokens and more, counted from the start of their chunk."""
+    for start, end in pairwise(chunk(ids).bounds.tolist()):
+        # The rest of a chunk goes with its last full piece; a cut chunk has full pieces only.
+        count = max(1, (end - start) // PIECE)
+        for number in range(count):
+            low = start + number * PIECE
+            high = end if number == count - 1 and end != len(ids) else low + PIECE
+            if low >= SINKS and high <= len(ids):
+                yield low, high
+
+
+KINDS = {"whole chunks": whole, "pieces of 64": pieces}
+
+
+def measure(source: str) -> dict[str, Any]:
+    """Return reused tokens of each kind for one file."""
+    local = Registry(1 << 25)
+    stores: dict[str, set[bytes]] = {kind: set() for kind in KINDS}
+    totals: dict[str, Any] = {"prompt_tokens": 0, "local": 0, **dict.fromkeys(KINDS, 0)}
+    calls = encode_calls(read_calls(source), load_tokenizer(None), 129_280, 1 << 30)
+    for number, prompt in enumerate(calls):
+        ids = prompt.ids
+        totals["prompt_tokens"] += len(ids)
+        with local.lookup(ids, namespace=SPACE.namespace) as plan:
+            totals["local"] += plan.reused_tokens
+        local.record(ids, number, namespace=SPACE.namespace)
+        for kind, cut in KINDS.items():
+            parts = [(start, SPACE.ref(ids[start:end])) for start, end in cut(ids)]
+            totals[kind] += _from_store(ids, parts, stores[kind])
+            stores[kind].update(ref.key for _, ref in parts)
+    totals["keys"] = {kind: len(keys) for kind, keys in stores.items()}
+    return totals
+
+
+def _from_store(ids: NDArray[np.uint32], parts: list[tuple[int, Any]], store: set[bytes]) -> int:
+    """Return what a lookup finds when only what the store has of this prompt is recorded."""
+    fetched = Registry(len(ids) + 1024)
+    end = -1
+    for node, (start, ref) in enumerate(parts):
+        if ref.key in store:
+            # Where it was computed does not matter here, as long as it was not at the sinks.
+            parent = node - 1 if start == end else None
+            common = {"namespace": SPACE.namespace, "base_position": start}
+            fetched.add(node, parent, ref.tokens, **common)
+            end = start + len(ref.tokens)
+    with fetched.lookup(ids, namespace=SPACE.namespace) as plan:
+        return int(plan.reused_tokens)
+
+
+def rows_of(source: str, totals: dict[str, Any]) -> list[dict[str, Any]]:
+    name = Path(source).name.split(".")[0]
+    return [
+        {
+            "bar_id": "tiers-1",
+            "case": f"{name}, {kind} as keys",
+            "metric": "share of local reuse that the pool gives",
+            "value": round(totals[kind] / max(1, totals["local"]), 4),
+            "unit": "",
+            "rival": "local reuse, share of prompt tokens",
+            "rival_value": round(totals["local"] / totals["prompt_tokens"], 4),
+            "bar": ">= 0.90"
+            if "early_variation" in name and kind == "whole chunks"
+            else "reported",
+            "samples": {"keys": totals["keys"][kind], "prompt_tokens": totals["prompt_tokens"]},
+        }
+        for kind in KINDS
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for source in arguments.files:
+        rows += rows_of(source, measure(source))
+        print(json.dumps(rows[-2:]), flush=True)
+        result = {
+            "machine": f"{platform.machine()}; counts, no times",
+            "command": "python benches/tiers/recovery.py "
+            + " ".join(Path(name).name for name in arguments.files),
+            "rows": rows,
+        }
+        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

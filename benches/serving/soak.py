@@ -79,7 +79,7 @@ class Soak:
             ids, ANSWER, {"irminsul": False}, return_logprob=True, top_logprobs_num=2
         )
         best = meta["output_top_logprobs"]
-        return tokens, [float(first[0]) - float(second[0]) for first, second in best]
+        return tokens, [float(first[0]) - float(second[0]) for first, second, *_ in best]
 
     async def _moved(self, *, abort: bool) -> None:
         ids = self.text(20, 60)
@@ -119,11 +119,54 @@ class Soak:
             meta, out = answer["meta_info"], list(answer["output_ids"])
         return meta, out
 
+    def forms(self) -> list[Row]:
+        """Compare both forms of attention over holes with computing everything, at delta 0.
+
+        The answers are one token's twenty best logprobs; the unit is how far two ways of SGLang's
+        own are apart: all at once, and behind an exact prefix.
+        """
+        found = []
+        for holes in (2, 5, 9):
+            ids = self.text(6000, 6000)
+            whole = self._logprobs(ids, None, {"irminsul": False})
+            noise = _apart(whole, self._logprobs(ids, None, {"irminsul": False}))
+            self._logprobs(ids, None, None)
+            for form in ("absorb", "mha"):
+                moved = self._logprobs(ids, f"holes{holes}-{form}-{time.monotonic_ns()}", None)
+                found.append(
+                    {
+                        "bar_id": "sglang.forms",
+                        "case": f"{form}, {holes} holes, {moved['cached']} of 6000 moved",
+                        "metric": "largest difference of logprobs to computing everything",
+                        "value": round(_apart(whole, moved), 4),
+                        "unit": "nats",
+                        "rival": "SGLang's prefix hit",
+                        "rival_value": round(noise, 4),
+                        "bar": "<= 0.1",
+                        "samples": 20,
+                    }
+                )
+        return found
+
+    def _logprobs(self, ids: Ids, rid: str | None, params: Any) -> dict[str, Any]:
+        meta, _ = self.server.run(
+            self._send(ids, 1, params, rid=rid, return_logprob=True, top_logprobs_num=20)
+        )
+        best = {int(token): float(value) for value, token, *_ in meta["output_top_logprobs"][0]}
+        return {"best": best, "cached": int(meta.get("cached_tokens", 0))}
+
     def idle(self) -> None:
         """Leave the scheduler alone for long enough to count its pool; it dies of a leak."""
         time.sleep(3.0)
         self.server.run(self._send(self.text(10, 20), 1, None))
         self.counts["idle_checks"] += 1
+
+
+def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the largest difference of logprobs over the tokens that both name."""
+    shared = one["best"].keys() & other["best"].keys()
+    missing = 1e9 if len(shared) < 10 else 0.0
+    return max(missing, *(abs(one["best"][token] - other["best"][token]) for token in shared))
 
 
 def engine(device: str) -> tuple[str, dict[str, Any]]:
@@ -139,12 +182,14 @@ def engine(device: str) -> tuple[str, dict[str, Any]]:
         arguments = cpu_host.engine_arguments(TinyModel().write(folder), context_length=4096)
         return str(arguments.pop("model_path")), {**arguments, **common, "max_total_tokens": 1600}
     TinyModel(layers=4, heads=16, nope_head_dim=128, value_head_dim=128).write(folder)
+    os.environ["IRMINSUL_TEST_FORM"] = "1"
+    os.environ["IRMINSUL_TEST_HOLES"] = os.environ["IRMINSUL_TEST_NO_TREE_MATCH"] = "holes"
     return folder, {
         **common,
         "attention_backend": "flashinfer",
         "mem_fraction_static": 0.3,
         "chunked_prefill_size": 1024,
-        "max_total_tokens": 12_000,
+        "max_total_tokens": 24_000,
         "schedule_conservativeness": 0.3,
     }
 
@@ -190,6 +235,9 @@ def main() -> int:
     server = Server(model, "irminsul", **options)
     scale = 1 if arguments.device == "cpu" else 8
     soak = Soak(server, random.Random(arguments.seed), scale)
+    compared = soak.forms() if arguments.device == "cuda" else []
+    for row in compared:
+        print({name: row[name] for name in ("case", "value", "rival_value")}, flush=True)
     soak.prepare()
     began = time.monotonic()
     end, before = began + arguments.minutes * 60, 0.0
@@ -202,7 +250,7 @@ def main() -> int:
         soak.idle()
         before = before or memory(server)
         print(f"{(time.monotonic() - began) / 60:.1f} min {dict(soak.counts)}", flush=True)
-    made = rows(soak, time.monotonic() - began, before, memory(server))
+    made = compared + rows(soak, time.monotonic() - began, before, memory(server))
     result = {
         "machine": machine(),
         "command": shlex.join(["python", *sys.argv]),

@@ -68,8 +68,8 @@ class Settings:
         For tests only: requests whose id is this, a number, ``-`` and anything are computed at
         that many places, as if the content there were unknown.
     test_form
-        For tests only: requests whose id starts with ``absorb`` or ``mha`` move every span they
-        can, and their batches run in that form of attention.
+        For tests only: requests whose id has the part ``absorb`` or ``mha``, between hyphens, move
+        every span they can, and their batches run in that form of attention.
     test_dump_rows
         For tests only: folder that receives every plan, and the KV rows of every request before
         they enter the tree.

@@ -44,10 +44,11 @@ def keep_holes(window: Any, prefix: str) -> None:
 
 
 def form(request: Any, settings: Any) -> str | None:
-    """Return the form of attention, ``absorb`` or ``mha``, that the id of `request` begins with."""
+    """Return the form of attention, ``absorb`` or ``mha``, that the id of `request` names."""
     if not settings.test_form:
         return None
-    return next((name for name in ("absorb", "mha") if str(request.rid).startswith(name)), None)
+    parts = str(request.rid).split("-")
+    return next((name for name in ("absorb", "mha") if name in parts), None)
 
 
 def form_of_batch(plan: Any, settings: Any) -> str | None:

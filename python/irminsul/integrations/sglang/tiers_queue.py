@@ -56,6 +56,9 @@ class FetchQueue:
         waiting = [request for request in queue if self._waits(request)]
         if not waiting:
             return original(scheduler, *args, **kw)
+        # The scheduler may have nothing else to do and spin: the threads that fetch need the lock
+        # that Python holds meanwhile.
+        time.sleep(0)
         places = {id(request): place for place, request in enumerate(queue)}
         held = {id(request) for request in waiting}
         scheduler.waiting_queue = [request for request in queue if id(request) not in held]

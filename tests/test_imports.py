@@ -1,5 +1,6 @@
 """What `import irminsul` costs: neither torch nor an engine."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,24 @@ if child:
 def test_importing_starts_no_thread_and_a_forked_child_works_on_its_own_copy() -> None:
     run = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def test_without_the_extension_module_the_command_line_says_so_in_a_sentence(
+    tmp_path: Path,
+) -> None:
+    sources = Path(__file__).parents[1] / "python" / "irminsul"
+    without = shutil.ignore_patterns("_core*.so", "_native", "__pycache__")
+    shutil.copytree(sources, tmp_path / "irminsul", ignore=without)
+    # The editable installation finds its module through a hook that only `-S` leaves out; with it
+    # goes numpy, which nothing gets as far as to ask for.
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", "from irminsul.cli import main; raise SystemExit(main())"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("irminsul: the extension module irminsul._core does not load (")
+    assert "make build" in line

@@ -14,8 +14,13 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from irminsul import __version__
-from irminsul.errors import InvalidParams, InvalidTokens, InvalidTrace, IrminsulError
+from irminsul.errors import (
+    InvalidParams,
+    InvalidTokens,
+    InvalidTrace,
+    IrminsulError,
+    NativeUnavailable,
+)
 
 __all__ = ["Command", "main"]
 
@@ -46,7 +51,12 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: the process's own) and return the exit status."""
-    options = build_parser().parse_args(arguments)
+    try:
+        parser = build_parser()
+    except NativeUnavailable as error:
+        print(f"irminsul: {error}", file=sys.stderr)
+        return FAILURE
+    options = parser.parse_args(arguments)
     command: Command = options.command
     try:
         return command.run(options)
@@ -63,7 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all subcommands."""
+    """Return the parser of all subcommands.
+
+    Raises
+    ------
+    NativeUnavailable
+        The extension module does not load, without which no subcommand does.
+    """
+    # Here, so that `main` is there to say so.
+    from irminsul import __version__
+
     parser = argparse.ArgumentParser(
         prog="irminsul", description="Position-independent KV cache for MLA models."
     )

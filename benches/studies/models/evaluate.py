@@ -41,10 +41,12 @@ def right(model: Any, rows: list[tuple[list[int], tuple[int, ...]]]) -> list[boo
     return found
 
 
-def samples(index: int, tokens: int, documents: int, filler: tasks.Filler) -> Any:
+def samples(index: int, options: argparse.Namespace, filler: tasks.Filler) -> Any:
     """One world, one prompt of each kind: (kind, prompt, answer)."""
     rng = np.random.default_rng([7, index])
-    shape = tasks.Shape(tokens, documents, len(tasks.KINDS), distractors=0.1)
+    shape = tasks.Shape(
+        options.tokens, options.documents, len(tasks.KINDS), distractors=0.1, names=options.names
+    )
     mix = dict.fromkeys(tasks.KINDS, 1.0)
     world = tasks.make_world(rng, filler, shape, mix, held_out=True, each=True)
     context = np.concatenate([[tasks.BOS], *world.documents]).tolist()
@@ -57,7 +59,7 @@ def accuracy(model: Any, options: argparse.Namespace) -> dict[str, float]:
     hits: dict[str, list[bool]] = {kind: [] for kind in tasks.KINDS}
     for first in range(0, options.samples, options.batch):
         last = min(options.samples, first + options.batch)
-        worlds = [samples(i, options.tokens, options.documents, filler) for i in range(first, last)]
+        worlds = [samples(i, options, filler) for i in range(first, last)]
         for kind, row in zip(tasks.KINDS, zip(*worlds, strict=True), strict=True):
             hits[kind] += right(model, [(prompt, answer) for _, prompt, answer in row])
     return {kind: 100 * sum(values) / len(values) for kind, values in hits.items()}
@@ -69,13 +71,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1250)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--names", type=int, default=len(tasks.NAMES))
     parser.add_argument("--batch", type=int, default=25)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "model.json")
     parser.add_argument("--check", action="store_true", help="32 short samples")
+    if "--check" in sys.argv:
+        parser.set_defaults(samples=32, tokens=768, documents=8, batch=4)
+        parser.set_defaults(out=Path("build/studies/model.json"))
     options = parser.parse_args()
-    if options.check:
-        options.samples, options.tokens, options.documents, options.batch = 32, 768, 8, 4
-        options.out = Path("build/studies/model.json")
     torch.set_num_threads(1)
     cuda = torch.cuda.is_available()
     name = torch.cuda.get_device_name() if cuda else f"{platform.machine()} CPU"

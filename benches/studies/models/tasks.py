@@ -11,8 +11,10 @@ A *fact* is a few tokens inside a document of filler. Six kinds of question ask 
     multi    three single facts                  ASKM a a' a'' THEN -> b b' b'' .
     tool     TOOL a g1..g4 d1..d4 .              ASKT a -> g1..g4 d1..d4 .
 
-Training never shows a fact whose two ends differ by 7 modulo 8; the facts that an evaluation asks
-for are all of that kind. So nothing that is asked can have been learnt by heart.
+Training never shows a fact whose two ends are a pair in `HELD_OUT`, a random sixteenth of all
+pairs; the facts that an evaluation asks for are all of that kind. So nothing that is asked can have
+been learnt by heart. The pairs follow no rule, since a rule would be learnt: when they were those
+that differ by 7 modulo 8, a model ruled out just the right answers.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ NUMBERS = range(864, 1024)
 VOCABULARY = 1024
 
 KINDS = ("single", "hop2", "hop3", "vars", "multi", "tool")
-_STEPS = 8
-_HELD_OUT = 7
+HELD_OUT = [
+    row.tobytes() for row in np.random.default_rng(2024).random((VOCABULARY, VOCABULARY)) < 1 / 16
+]
+"""``HELD_OUT[a][b]`` is 1 when training shows no fact that leads from token a to token b."""
 
 
 @dataclass(frozen=True)
@@ -62,37 +66,41 @@ class World:
         return np.concatenate([[BOS], *self.documents, np.array(tail, dtype=np.int64)])
 
 
+class Unlucky(ValueError):
+    """No token is left that may follow another one."""
+
+
 @dataclass
 class _Draw:
-    """Names of one world, none of them given out twice, by their residue modulo 8."""
+    """Names of one world, none of them given out twice."""
 
     rng: np.random.Generator
     names: int
-    pools: list[list[int]] = field(init=False)
+    unused: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        names = (NAMES.start + self.rng.permutation(self.names)).tolist()
-        self.pools = [[n for n in names if n % _STEPS == r] for r in range(_STEPS)]
-
-    def left(self) -> int:
-        return min(map(len, self.pools)) * _STEPS
+        self.unused = (NAMES.start + self.rng.permutation(self.names)).tolist()
 
     def start(self) -> int:
-        return max(self.pools, key=len).pop()
+        if not self.unused:
+            raise Unlucky("no name is left")
+        return self.unused.pop()
 
     def after(self, token: int, held_out: bool) -> int:
         """Take a name that may follow `token` in a fact."""
-        if held_out:
-            return self.pools[(token + _HELD_OUT) % _STEPS].pop()
-        residues = [(token + step) % _STEPS for step in range(_HELD_OUT)]
-        return self.pools[max(residues, key=lambda r: len(self.pools[r]))].pop()
+        row = HELD_OUT[token]
+        for index in range(len(self.unused) - 1, -1, -1):
+            if row[self.unused[index]] == held_out:
+                return self.unused.pop(index)
+        raise Unlucky(f"no name may follow {token}")
 
     def other(self, token: int, pool: range, held_out: bool) -> int:
-        """A token of another pool, which may come again, that may follow `token`."""
-        step = _HELD_OUT if held_out else int(self.rng.integers(_HELD_OUT))
-        places = len(pool) // _STEPS
-        first = pool.start + (token + step - pool.start) % _STEPS
-        return first + _STEPS * int(self.rng.integers(places))
+        """Draw a token of another pool, which may come again, that may follow `token`."""
+        row = HELD_OUT[token]
+        fit = [other for other in pool if row[other] == held_out]
+        if not fit:
+            raise Unlucky(f"nothing in {pool} may follow {token}")
+        return fit[int(self.rng.integers(len(fit)))]
 
 
 Facts = list[tuple[int, ...]]
@@ -231,7 +239,7 @@ class Shape:
     distractors
         Part of the documents' tokens that facts nobody asks for take, of the same kinds.
     names
-        How many different names occur, a multiple of 8.
+        How many different names may occur.
     """
 
     tokens: int
@@ -264,7 +272,7 @@ def make_world(
     draw = _Draw(rng, shape.names)
     share = np.cumsum([mix.get(kind, 0.0) for kind in KINDS])
     if each:
-        made = [_MAKERS[kind](draw, held_out) for kind in KINDS]
+        made = [_make_kind(draw, kind, held_out) for kind in KINDS]
     else:
         made = [_make(draw, share, held_out) for _ in range(shape.questions)]
     asked = sum(len(fact) for facts, _ in made for fact in facts)
@@ -280,12 +288,23 @@ def make_world(
 
 def _make(draw: _Draw, share: npt.NDArray[np.float64], held_out: bool) -> tuple[Facts, Question]:
     kind = KINDS[int(np.searchsorted(share, draw.rng.random() * share[-1], side="right"))]
-    return _MAKERS[kind](draw, held_out)
+    return _make_kind(draw, kind, held_out)
+
+
+def _make_kind(draw: _Draw, kind: str, held_out: bool) -> tuple[Facts, Question]:
+    """Make a question; a name that nothing may follow is left out."""
+    while True:
+        before = len(draw.unused)
+        try:
+            return _MAKERS[kind](draw, held_out)
+        except Unlucky:
+            if before < 16:
+                raise
 
 
 def _distractors(draw: _Draw, share: npt.NDArray[np.float64], room: int) -> Iterator[Facts]:
     """Facts of unasked questions that fill up to `room` tokens, while names last."""
-    while draw.left() > 8 * _STEPS:
+    while len(draw.unused) > 64:
         facts, _ = _make(draw, share, False)
         room -= sum(map(len, facts))
         if room < 0:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from irminsul import Namespace, Registry
-from irminsul.integrations.sglang import planner
+from irminsul.integrations.sglang import finding, planner
 from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
@@ -87,10 +87,10 @@ def plan(mirror: TreeMirror, ids: Any, metrics: Metrics, device: str) -> tuple[f
         torch.cuda.synchronize()
     began = time.perf_counter()
     window = Window(request, 0, len(ids))
-    planner.find_spans(window, mirror, NAMESPACE, LIMITS, metrics)
-    planner.keep_worthwhile(window, COSTS, metrics)
-    planner.cut_to_limits([window], LIMITS, metrics)
-    planner.follow(window, mirror, metrics)
+    finding.find_spans(window, mirror, NAMESPACE, LIMITS, metrics)
+    finding.keep_worthwhile(window, COSTS, metrics)
+    finding.cut_to_limits([window], LIMITS, metrics)
+    finding.follow(window, mirror, metrics)
     if window.spans:
         planner.prepare(batch, [window])
     return time.perf_counter() - began, window.reused

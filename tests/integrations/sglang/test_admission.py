@@ -339,7 +339,7 @@ def test_a_failure_to_plan_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(admission_module.planner, "find_spans", fails)
+    monkeypatch.setattr(admission_module.finding, "find_spans", fails)
     adder = Adder(cache, 128)
     one = request(moved(document, 5))
     admission.add_one(add_one_req, adder, one)

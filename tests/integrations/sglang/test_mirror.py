@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from irminsul import Reuse
-from irminsul.integrations.sglang import planner
+from irminsul.integrations.sglang import finding
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror, record_of
+from irminsul.integrations.sglang.mirror import TreeMirror
+from irminsul.integrations.sglang.nodes import record_of
 from irminsul.integrations.sglang.provenance import Moved
 from irminsul.integrations.sglang.spans import Window
 from test_planner import LIMITS, NAMESPACE, Key, Node, ids, mirrored, request
@@ -112,5 +113,5 @@ def test_ids_that_are_no_tokens_are_skipped() -> None:
     assert record is not None
     assert record.last_key() is None
     window = Window(request(ids(60, 2) + ids(200, 3) + ids(9, 4)), 0, 269)
-    planner.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     assert window.spans == []

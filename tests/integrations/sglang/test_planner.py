@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from irminsul import Namespace, Policy, Registry
-from irminsul.integrations.sglang import planner
+from irminsul.integrations.sglang import finding, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Span, Window
@@ -125,8 +125,8 @@ def test_a_moved_document_is_found_and_the_batch_trimmed() -> None:
     other = ids(30, 4)
     windows = [Window(request(prompt), 0, len(prompt)), Window(request(other), 0, len(other))]
     batch = batch_of(windows)
-    planner.find_spans(windows[0], mirror, NAMESPACE, LIMITS, Metrics(60.0))
-    planner.cut_to_limits(windows, LIMITS, Metrics(60.0))
+    finding.find_spans(windows[0], mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.cut_to_limits(windows, LIMITS, Metrics(60.0))
     plan = trim(batch, windows)
     assert plan.holes == [[(0, 70), (370, 390)], [(0, 30)]]
     assert batch.prefill_input_ids_cpu.tolist() == prompt[:70] + prompt[370:] + other
@@ -149,7 +149,7 @@ def test_the_last_token_of_a_round_is_always_computed(end: int) -> None:
     mirror, _ = mirrored(document)
     prompt = ids(70, 2) + document + ids(20, 3)
     window = Window(request(prompt), 0, end)
-    planner.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     assert all(span.end < end for span in window.spans)
     assert window.holes()[-1][1] == end
     assert sum(stop - start for start, stop in window.holes()) + window.reused == end
@@ -159,7 +159,7 @@ def test_another_namespace_finds_nothing() -> None:
     document = ids(300, 1)
     mirror, _ = mirrored(document)
     window = Window(request(ids(70, 2) + document), 0, 370)
-    planner.find_spans(window, mirror, Namespace(model="n"), LIMITS, Metrics(60.0))
+    finding.find_spans(window, mirror, Namespace(model="n"), LIMITS, Metrics(60.0))
     assert window.spans == []
 
 
@@ -169,7 +169,7 @@ def test_a_node_that_no_longer_holds_the_text_is_a_miss() -> None:
     leaf.key.token_ids[200] += 1
     metrics = Metrics(60.0)
     window = Window(request(ids(70, 2) + document + ids(9, 3)), 0, 379)
-    planner.find_spans(window, mirror, NAMESPACE, LIMITS, metrics)
+    finding.find_spans(window, mirror, NAMESPACE, LIMITS, metrics)
     assert window.spans == []
     assert metrics.fallbacks["stale"] == 1
 
@@ -179,7 +179,7 @@ def test_positions_beyond_the_rotation_table_are_computed() -> None:
     mirror, _ = mirrored(document)
     limits = Limits(rows=64, row_tokens=10**6, min_span=8, positions=350)
     window = Window(request(ids(70, 2) + document + ids(9, 3)), 0, 379)
-    planner.find_spans(window, mirror, NAMESPACE, limits, Metrics(60.0))
+    finding.find_spans(window, mirror, NAMESPACE, limits, Metrics(60.0))
     assert window.spans == []
 
 
@@ -197,7 +197,7 @@ def test_limits_hold_and_the_longest_spans_stay(
         window.spans.append(Span(start, start + length, 1, 0, 0, (("node", 0, length),)))
         window.end = start + length
     window.end += 5
-    planner.cut_to_limits([window], Limits(rows, row_tokens, 4, 10**6), Metrics(60.0))
+    finding.cut_to_limits([window], Limits(rows, row_tokens, 4, 10**6), Metrics(60.0))
     kept = [span.length for span in window.spans]
     holes = window.holes()
     if kept:
@@ -213,7 +213,7 @@ def test_a_failure_before_the_end_leaves_the_batch_alone() -> None:
     prompt = ids(70, 2) + document + ids(20, 3)
     window = Window(request(prompt), 0, len(prompt))
     batch = batch_of([window])
-    planner.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     leaf.value = None
     before = dict(vars(batch))
     with pytest.raises(TypeError):
@@ -228,7 +228,7 @@ def test_a_retracted_request_is_not_counted_twice() -> None:
     again = request(ids(70, 2) + document + ids(20, 3))
     again.retracted_stain = True
     window = Window(again, 0, 390)
-    planner.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     trim(batch_of([window]), [window])
     assert again.cached_tokens == 0
     assert again.irm_reused == 300
@@ -263,15 +263,15 @@ def test_what_was_found_is_followed_while_nothing_is_recorded() -> None:
     mirror, leaf = mirrored(document)
     prompt = request(ids(70, 2) + document + ids(20, 3))
     first = Window(prompt, 0, 390)
-    planner.find_spans(first, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(first, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     lookups = mirror.registry.stats()["lookups"]
     later = Window(prompt, 100, 390)
-    planner.find_spans(later, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(later, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     assert mirror.registry.stats()["lookups"] == lookups
     assert [(span.start, span.end) for span in later.spans] == [(100, 370)]
     assert later.spans[0].rows == ((leaf, 70, 270),)
     mirror.version += 1
-    planner.find_spans(Window(prompt, 100, 390), mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(Window(prompt, 100, 390), mirror, NAMESPACE, LIMITS, Metrics(60.0))
     assert mirror.registry.stats()["lookups"] == lookups + 1
 
 
@@ -279,17 +279,17 @@ def test_rows_are_followed_through_splits_and_not_beyond_a_deletion() -> None:
     document = ids(300, 1)
     mirror, leaf = mirrored(document)
     window = Window(request(ids(70, 2) + document + ids(20, 3)), 0, 390)
-    planner.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
+    finding.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     slots = [int(s) for node, at, n in window.spans[0].rows for s in node.value[at : at + n]]
     for at in (150, 90):
         split(mirror, leaf, at)
-    planner.follow(window, mirror, Metrics(60.0))
+    finding.follow(window, mirror, Metrics(60.0))
     rows = window.spans[0].rows
     assert len(rows) == 3
     assert [int(s) for node, at, n in rows for s in node.value[at : at + n]] == slots
     metrics = Metrics(60.0)
     mirror.delete(leaf)
-    planner.follow(window, mirror, metrics)
+    finding.follow(window, mirror, metrics)
     assert window.spans == []
     assert metrics.counts["evicted_spans"] == 1
 

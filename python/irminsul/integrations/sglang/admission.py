@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from irminsul.errors import IrminsulError
-from irminsul.integrations.sglang import compat, planner, refuse, testing
+from irminsul.integrations.sglang import compat, finding, planner, refuse, testing
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
@@ -125,7 +125,7 @@ class Admission:
             if (window.start, window.end) != (plain.start, plain.end):
                 window = plain
             if window.spans:
-                planner.follow(window, self._cache.mirror, self._metrics)
+                finding.follow(window, self._cache.mirror, self._metrics)
             found.append(window)
         return found
 
@@ -171,7 +171,7 @@ class Admission:
         return window
 
     def _agreed(self, window: Window) -> bool:
-        return self._agreement.agree(planner.digest([window]))
+        return self._agreement.agree(finding.digest([window]))
 
     def _fill(self, window: Window, limits: Limits) -> None:
         namespace = self._cache.lookup_namespace(window.request)
@@ -179,12 +179,12 @@ class Admission:
             return
         if testing.selected(window.request, self._settings.test_planner_raises):
             raise RuntimeError("asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
-        planner.find_spans(window, self._cache.mirror, namespace, limits, self._metrics)
+        finding.find_spans(window, self._cache.mirror, namespace, limits, self._metrics)
         self._tiers.fill(window, limits)
         testing.keep_holes(window, self._settings.test_holes)
         if self._costs is not None and testing.form(window.request, self._settings) is None:
-            planner.keep_worthwhile(window, self._costs, self._metrics)
-        planner.cut_to_limits([window], limits, self._metrics)
+            finding.keep_worthwhile(window, self._costs, self._metrics)
+        finding.cut_to_limits([window], limits, self._metrics)
 
     def _heed_faults(self) -> None:
         """Stop reusing when the GPU has refused an earlier batch's slots or deltas.

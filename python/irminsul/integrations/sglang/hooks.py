@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang import planner, testing
+from irminsul.integrations.sglang import finding, planner, testing
 from irminsul.integrations.sglang.admission import Admission
 from irminsul.integrations.sglang.agreement import NOTHING, Agreement
 from irminsul.integrations.sglang.costs import Costs
@@ -96,7 +96,7 @@ class Hooks:
             self._metrics.fallback("planner", "planning failed; this batch is computed in full")
         finally:
             self.admission.release()
-        if not self._agreement.agree(planner.digest(windows) if trimmed else NOTHING):
+        if not self._agreement.agree(finding.digest(windows) if trimmed else NOTHING):
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         elif trimmed is not None:
             planner.trim(batch, windows, trimmed, self._metrics)
@@ -196,7 +196,7 @@ class Hooks:
             planner.forget_produced_again(window)
         if not self._eligible(batch, windows):
             return None
-        planner.cut_to_limits(windows, self._limits, self._metrics)
+        finding.cut_to_limits(windows, self._limits, self._metrics)
         if not any(window.spans for window in windows):
             return None
         return planner.prepare(batch, windows)

@@ -21,12 +21,8 @@ from irminsul import Namespace, Registry, Reuse
 from irminsul.errors import IrminsulError, UnknownNode
 from irminsul.integrations.sglang import provenance
 from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.nodes import Rows, climb, hold, offset_of, record_of, set_record
 from irminsul.integrations.sglang.provenance import Moved, NodeRecord, Segment
-
-_RECORD = "irm_record"
-
-# Rows of one live tree node: the node, the first row inside it, how many.
-Rows = tuple[Any, int, int]
 
 
 class TreeMirror:
@@ -93,8 +89,8 @@ class TreeMirror:
         self.changes += 1
         if inside:
             self._split_segment(first.segments[-1], second.segments[0], inside)
-        setattr(head, _RECORD, first)
-        setattr(tail, _RECORD, second)
+        set_record(head, first)
+        set_record(tail, second)
         for segment in first.segments:
             if segment.key is not None:
                 self._owners[segment.key] = head
@@ -107,7 +103,7 @@ class TreeMirror:
             if segment.key is not None:
                 self._owners.pop(segment.key, None)
                 self.registry.discard(segment.key)
-        setattr(node, _RECORD, None)
+        set_record(node, None)
 
     def clear(self) -> None:
         """Forget everything; the tree is empty."""
@@ -151,10 +147,10 @@ class TreeMirror:
             record = None if node is None else record_of(node)
             if node is None or record is None:
                 return None
-            offset = piece.offset + _offset_of(piece.node, record)
+            offset = piece.offset + offset_of(piece.node, record)
             if record.start + offset != source:
                 return None
-            if not _hold(node, offset, tokens, target, piece.length):
+            if not hold(node, offset, tokens, target, piece.length):
                 return None
             found.append((node, offset, piece.length))
             target += piece.length
@@ -182,9 +178,9 @@ class TreeMirror:
         """
         found: list[Rows] = []
         for node, _, count in rows:
-            parts = None if self.broken else _climb(node, source, source + count)
+            parts = None if self.broken else climb(node, source, source + count)
             for live, offset, length in parts or ():
-                if not _hold(live, offset, tokens, target, length):
+                if not hold(live, offset, tokens, target, length):
                     return None
                 target += length
             if parts is None:
@@ -204,7 +200,7 @@ class TreeMirror:
         context = parent.depth if parent else 0
         parts = list(provenance.segments(start, start + len(node.key), moved, context))
         depth = max([context, *(part.depth for part in parts)])
-        setattr(node, _RECORD, NodeRecord(start, depth, parts))
+        set_record(node, NodeRecord(start, depth, parts))
         if namespace is None or self.broken:
             return
         tokens = np.array(node.key.raw_token_ids(), dtype=np.int64)
@@ -264,46 +260,3 @@ class TreeMirror:
         except UnknownNode:
             self._owners.pop(tail.key, None)
             head.key = tail.key = None
-
-
-def record_of(node: Any) -> NodeRecord | None:
-    """Return what is recorded about a tree node."""
-    record: NodeRecord | None = getattr(node, _RECORD, None)
-    return record
-
-
-def _hold(node: Any, offset: int, tokens: array[int], target: int, count: int) -> bool:
-    """Return whether `count` rows of a live node hold the ids of `tokens` from `target` on."""
-    if node.value is None:
-        return False
-    held, wanted = ids_of(node.key.token_ids), ids_of(tokens)
-    return np.array_equal(held[offset : offset + count], wanted[target : target + count])
-
-
-def ids_of(tokens: array[int]) -> NDArray[np.int64]:
-    """Return a view of SGLang's ids; it must be gone before SGLang appends to them."""
-    return np.frombuffer(tokens, dtype=np.int64)
-
-
-def _climb(node: Any, start: int, end: int) -> list[Rows] | None:
-    """Return the rows of positions ``[start, end)`` on the path from `node` to the root."""
-    found: list[Rows] = []
-    while end > start:
-        record = None if node is None else record_of(node)
-        if record is None or end > record.start + len(node.key):
-            return None
-        if record.start < end:
-            low = max(start, record.start)
-            found.append((node, low - record.start, end - low))
-            end = low
-        node = node.parent
-    return found[::-1]
-
-
-def _offset_of(key: int, record: NodeRecord) -> int:
-    offset = 0
-    for segment in record.segments:
-        if segment.key == key:
-            return offset
-        offset += segment.length
-    raise LookupError(f"registry node {key} is not part of the tree node that owns it")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang.mirror import Rows
+from irminsul.integrations.sglang.nodes import Rows
 from irminsul.integrations.sglang.provenance import Moved
 
 

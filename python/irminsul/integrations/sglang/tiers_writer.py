@@ -22,7 +22,7 @@ from torch import Tensor
 
 from irminsul import Namespace
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import record_of
+from irminsul.integrations.sglang.nodes import record_of
 from irminsul.tiers import ChunkPool, ChunkRef, ChunkRows
 
 # Bytes that are copied between two looks at whether anybody still wants them.

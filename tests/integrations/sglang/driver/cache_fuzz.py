@@ -17,7 +17,7 @@ import torch
 from irminsul import Policy, Registry, Reuse
 from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import record_of
+from irminsul.integrations.sglang.nodes import record_of
 from irminsul.integrations.sglang.provenance import Moved
 from irminsul.integrations.sglang.settings import Settings
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator

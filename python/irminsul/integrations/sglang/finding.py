@@ -1,0 +1,132 @@
+"""A prompt -> the spans of it that live tree rows can serve, within limits and worth their cost.
+
+Knows the registry's plans and the mirror; must not know batches, tensors or SGLang's scheduler.
+
+Spans are found when a request is admitted and followed once more when its slots are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from irminsul import Namespace, Reuse
+from irminsul.integrations.sglang.agreement import NOTHING, digest_of
+from irminsul.integrations.sglang.compat import prompt_tokens
+from irminsul.integrations.sglang.costs import Costs
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.mirror import TreeMirror
+from irminsul.integrations.sglang.nodes import ids_of
+from irminsul.integrations.sglang.spans import Found, Limits, Span, Window
+
+
+def find_spans(
+    window: Window,
+    mirror: TreeMirror,
+    namespace: Namespace,
+    limits: Limits,
+    metrics: Metrics,
+) -> None:
+    """Fill `window` with what the registry can serve of it.
+
+    A request asks again in every round and on every attempt to be admitted; while nothing was
+    recorded since, what was found then is followed through the tree instead of looked up again.
+
+    The last token of a round is never reused: a row without a token to compute would have no
+    logits, and the whole prompt's last token decides the answer.
+    """
+    known: Found | None = getattr(window.request, "irm_found", None)
+    if known is None or known.version != mirror.version or known.start > window.start:
+        spans = _looked_up(window, mirror, namespace, limits, metrics)
+        known = Found(mirror.version, mirror.changes, window.start, spans)
+        window.request.irm_found = known
+        window.spans = list(spans)
+    else:
+        window.spans = [
+            span.part(max(span.start, window.start), span.end)
+            for span in known.spans
+            if span.end > window.start
+        ]
+    window.changes = known.changes
+    follow(window, mirror, metrics)
+    window.cut(window.end)
+
+
+def _looked_up(
+    window: Window, mirror: TreeMirror, namespace: Namespace, limits: Limits, metrics: Metrics
+) -> list[Span]:
+    tokens = prompt_tokens(window.request)
+    with metrics.timed("lookup_seconds"):
+        looked_up = mirror.registry.lookup(
+            ids_of(tokens), namespace=namespace, prefix_len=window.start
+        )
+    with looked_up as plan:
+        found = [part for part in plan.segments if isinstance(part, Reuse)]
+    spans = []
+    for reuse in found:
+        if max(reuse.target, reuse.source) + reuse.length > limits.positions:
+            metrics.fallback("beyond_rotation_table")
+            continue
+        rows = mirror.rows(reuse, tokens)
+        if rows is None:
+            metrics.fallback("stale", "a planned donor is not what was recorded; computing")
+            continue
+        end = reuse.target + reuse.length
+        spans.append(Span(reuse.target, end, reuse.delta, reuse.hops, reuse.depth, tuple(rows)))
+    return spans
+
+
+def follow(window: Window, mirror: TreeMirror, metrics: Metrics) -> None:
+    """Find the rows of `window` where they are now; what was evicted is computed."""
+    if window.changes == mirror.changes:
+        return
+    window.changes = mirror.changes
+    tokens = prompt_tokens(window.request)
+    live = []
+    for span in window.spans:
+        source = span.start - span.delta
+        # Rows on the host are held where they are by their lease.
+        rows = span.rows if span.on_host else mirror.follow(span.rows, source, tokens, span.start)
+        if rows is None:
+            metrics.add("evicted_spans", 1)
+        else:
+            live.append(replace(span, rows=tuple(rows)))
+    window.spans = live
+
+
+def keep_worthwhile(window: Window, costs: Costs, metrics: Metrics) -> None:
+    """Give spans back to computation that would take longer to move than to compute."""
+    kept = costs.worthwhile(window.start, window.end, [(s.start, s.end) for s in window.spans])
+    metrics.add("unprofitable_spans", len(window.spans) - len(kept))
+    window.spans = [span for span in window.spans if (span.start, span.end) in kept]
+
+
+def digest(windows: Sequence[Window]) -> int:
+    """Return a number that two ranks share when they reuse the same rows; 0 is no reuse."""
+    if not any(window.spans for window in windows):
+        return NOTHING
+    numbers = []
+    for window in windows:
+        numbers += [window.start, window.end, len(window.spans)]
+        for span in window.spans:
+            numbers += [span.start, span.end, span.delta, span.hops, span.depth, len(span.rows)]
+            numbers += [number for _, offset, count in span.rows for number in (offset, count)]
+    return digest_of(numbers)
+
+
+def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -> None:
+    """Give the shortest spans back to computation until the batch keeps its limits."""
+    for window in windows:
+        window.spans = [span for span in window.spans if span.length >= limits.min_span]
+    while any(window.spans for window in windows) and _exceeds(windows, limits):
+        owner = min(
+            (window for window in windows if window.spans),
+            key=lambda window: min(span.length for span in window.spans),
+        )
+        owner.spans.remove(min(owner.spans, key=lambda span: span.length))
+        metrics.add("dropped_spans", 1)
+
+
+def _exceeds(windows: Sequence[Window], limits: Limits) -> bool:
+    starts = [start for window in windows for start, end in window.holes() if end > start]
+    return len(starts) > limits.rows or sum(starts) > limits.row_tokens

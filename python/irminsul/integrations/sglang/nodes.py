@@ -1,0 +1,68 @@
+"""A radix-tree node -> what is recorded about it, and its live rows by position.
+
+Must not import SGLang: a tree node is anything with ``parent``, ``key`` and ``value``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irminsul.integrations.sglang.provenance import NodeRecord
+
+_RECORD = "irm_record"
+
+# Rows of one live tree node: the node, the first row inside it, how many.
+Rows = tuple[Any, int, int]
+
+
+def record_of(node: Any) -> NodeRecord | None:
+    """Return what is recorded about a tree node."""
+    record: NodeRecord | None = getattr(node, _RECORD, None)
+    return record
+
+
+def hold(node: Any, offset: int, tokens: array[int], target: int, count: int) -> bool:
+    """Return whether `count` rows of a live node hold the ids of `tokens` from `target` on."""
+    if node.value is None:
+        return False
+    held, wanted = ids_of(node.key.token_ids), ids_of(tokens)
+    return np.array_equal(held[offset : offset + count], wanted[target : target + count])
+
+
+def set_record(node: Any, record: NodeRecord | None) -> None:
+    """Remember `record` on a tree node; None when the node is gone."""
+    setattr(node, _RECORD, record)
+
+
+def ids_of(tokens: array[int]) -> NDArray[np.int64]:
+    """Return a view of SGLang's ids; it must be gone before SGLang appends to them."""
+    return np.frombuffer(tokens, dtype=np.int64)
+
+
+def climb(node: Any, start: int, end: int) -> list[Rows] | None:
+    """Return the rows of positions ``[start, end)`` on the path from `node` to the root."""
+    found: list[Rows] = []
+    while end > start:
+        record = None if node is None else record_of(node)
+        if record is None or end > record.start + len(node.key):
+            return None
+        if record.start < end:
+            low = max(start, record.start)
+            found.append((node, low - record.start, end - low))
+            end = low
+        node = node.parent
+    return found[::-1]
+
+
+def offset_of(key: int, record: NodeRecord) -> int:
+    """Return the first row of registry node `key` inside the tree node that owns it."""
+    offset = 0
+    for segment in record.segments:
+        if segment.key == key:
+            return offset
+        offset += segment.length
+    raise LookupError(f"registry node {key} is not part of the tree node that owns it")

@@ -85,7 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "consistency.json")
     parser.add_argument("--check", action="store_true", help="32 samples a cell, short prompts")
     if "--check" in sys.argv:
-        parser.set_defaults(samples=32, tokens=768, documents=8, batch=2, chunk_tokens=1024)
+        parser.set_defaults(samples=32, tokens=512, documents=6, batch=2, chunk_tokens=1024)
         parser.set_defaults(out=Path("build/studies/consistency.json"))
     return parser.parse_args()
 

@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "model.json")
     parser.add_argument("--check", action="store_true", help="32 short samples")
     if "--check" in sys.argv:
-        parser.set_defaults(samples=32, tokens=768, documents=8, batch=4)
+        parser.set_defaults(samples=32, tokens=512, documents=6, batch=4)
         parser.set_defaults(out=Path("build/studies/model.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)

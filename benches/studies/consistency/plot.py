@@ -1,0 +1,57 @@
+"""results/consistency.json -> results/consistency.svg: points lost against tokens computed.
+
+Must not know how the numbers came about. Usage: python benches/studies/consistency/plot.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+RESULTS = Path(__file__).parent / "results"
+KINDS = ("single", "hop2", "tool")
+COLOURS = {"naive": "#c2541b", "irminsul": "#2a78b5", "head": "#3a9455", "select": "#7d4fa3"}
+
+
+def main() -> None:
+    rows = json.loads((RESULTS / "consistency.json").read_text())["rows"]
+    table = {(row["case"], row["metric"]): row for row in rows}
+    names = sorted({row["case"].split(", ")[0] for row in rows})
+    mpl.rcParams.update({"svg.hashsalt": "consistency", "svg.fonttype": "none", "font.size": 8})
+    figure, grid = plt.subplots(
+        len(KINDS), len(names), figsize=(7.2, 5.4), sharex=True, sharey="row", layout="constrained"
+    )
+    for line, kind in zip(grid, KINDS, strict=True):
+        for axes, scenario in zip(line, names, strict=True):
+            _panel(axes, table, f"{scenario}, {kind}, ")
+            axes.set_title(f"{scenario}, {kind}", fontsize=8)
+            axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("% of the context computed")
+    figure.supylabel("points of accuracy lost against full prefill")
+    figure.savefig(RESULTS / "consistency.svg", metadata={"Date": None})
+
+
+def _panel(axes: plt.Axes, table: dict[tuple[str, str], dict[str, float]], start: str) -> None:
+    axes.axhline(2, color="black", linewidth=0.6, linestyle=":")
+    for (case, metric), lost in table.items():
+        if metric != "points_lost" or not case.startswith(start):
+            continue
+        arm = case.removeprefix(start)
+        if arm.startswith("full prefill"):
+            continue
+        colour = next((c for name, c in COLOURS.items() if arm.startswith(name)), "#8a949c")
+        share = table[case, "computed"]["value"]
+        bars = [[lost["value"] - lost["low"]], [lost["high"] - lost["value"]]]
+        axes.errorbar(share, lost["value"], bars, fmt="o", color=colour, markersize=3, linewidth=1)
+        axes.annotate(
+            arm, (share, lost["value"]), fontsize=5, xytext=(2, 2), textcoords="offset points"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Prompt length, holes and share moved -> results/limits.json: where computing is faster.
+
+Needs an NVIDIA GPU and SGLang. Usage: python benches/studies/limits/run.py [--seconds 300]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "serving"))
+sys.path.insert(0, str(HERE.parent / "energy"))
+
+from architectures import VOCABULARY, write  # noqa: E402
+from common import Clock, Prompts, Row, Server, interleaved, machine, ratio_row  # noqa: E402
+
+LENGTHS = (512, 1_024, 2_048, 4_096, 8_192, 32_768)
+SHARES = (10, 30, 50, 70, 90)
+HOLES = (2, 9, 33, 129)
+SHORTEST_SPAN = 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--samples", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "limits.json")
+    parser.add_argument("--engine", type=json.loads, default={})
+    options = parser.parse_args()
+    arguments = {"attention_backend": "flashinfer", "mem_fraction_static": 0.8, **options.engine}
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(str(write("MLA", Path(folder))), "irminsul", **arguments)
+        try:
+            rows = [row for length in LENGTHS for row in _length(server, length, options)]
+        finally:
+            server.stop()
+    import sglang
+
+    result = {
+        "machine": machine(),
+        "command": shlex.join(["python", *sys.argv]),
+        "sglang": sglang.__version__,
+        "rows": rows,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    for row in rows:
+        print(f"{row['case']:44} {row['value']:8} of cold, {row['cached']:6.1%} taken over")
+
+
+def _length(server: Server, length: int, options: argparse.Namespace) -> list[Row]:
+    """All shares and hole counts that fit one prompt length, in turn with cold prompts."""
+    prompts = Prompts(length, VOCABULARY, seed=length)
+    cases: dict[str, Any] = {}
+    for share, holes in itertools.product(SHARES, HOLES):
+        moved = length * share // 100
+        if moved // (holes - 1) < SHORTEST_SPAN or length - moved < 4 * holes:
+            continue
+        case = f"{length} tokens, {share} % moved, {holes} holes"
+        cases[case] = lambda cold, holes=holes, moved=moved: (prompts.holes(cold, holes, moved), "")
+    interleaved(server, prompts, cases, 2, Clock(1e9))
+    clock = Clock(options.seconds / len(LENGTHS))
+    taken = interleaved(server, prompts, cases, options.samples, clock)
+    first = {name: [reply.first for reply in replies] for name, replies in taken.items()}
+    rows = []
+    for case in cases:
+        row = ratio_row("quality.limits", case, first[case], "cold", first["cold"], "<= 1.02")
+        rows.append({**row, "cached": taken[case][-1].cached / length})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -77,6 +77,17 @@ bench: build ## the core's speed on this machine beside its rivals', results in 
 	cargo run --release --quiet --manifest-path benches/rust/Cargo.toml --bin side_by_side -- build/bench/side_by_side.json
 	$(BIN)/python benches/python/peers.py --out build/bench/peers.json
 
+STUDIES := benches/studies
+.PHONY: studies
+studies: build ## the quality studies on the CPU, 32 samples a cell, results in build/studies/
+	mkdir -p build/studies
+	$(BIN)/python $(STUDIES)/rotation/run.py --out build/studies/rotation.json
+	$(BIN)/python $(STUDIES)/invariance/run.py --out build/studies/invariance.json
+	@if [ -e $(STUDIES)/models/weights/config.json ]; then \
+		$(BIN)/python $(STUDIES)/models/evaluate.py --check && \
+		$(BIN)/python $(STUDIES)/consistency/run.py --check; \
+	else echo "no trained weights in $(STUDIES)/models/weights: their studies are left out"; fi
+
 .PHONY: lint
 lint: build ## rustfmt, clippy, ruff, mypy, stubtest, import-linter
 	cargo fmt --all --check

@@ -2,9 +2,10 @@
 // Knows nothing of how work was divided: it follows the boundaries that the plan wrote.
 //
 // Four warpgroups, joined by mbarriers only:
-//   scores  (0)    e4m3 -> bf16 (registers, and shared memory for P V), S^T = K Q^T, softmax, P
-//   output  (1, 2) O^T += V^T P^T for columns 0..255 and 256..511
-//   helpers (3)    warp 0: TMA of keys; warps 2, 3: rotation of k_r
+//   scores (one, or two that take tiles in turn)
+//                  e4m3 -> bf16 (registers, and shared memory for P V), S^T = K Q^T, softmax, P
+//   output (two, or one)  O^T += V^T P^T for 256 or all columns
+//   helpers        warp 0: TMA of keys; warps 2, 3: rotation of k_r
 #pragma once
 
 #include "common/launch.cuh"
@@ -27,9 +28,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     let_next_kernel_start();  // the combination waits for this kernel's end by itself
   }
   __syncthreads();
-  if (warpgroup == 0) {
+  if (warpgroup < C::STREAMS) {
     cutlass::arch::warpgroup_reg_alloc<C::SCORES_REGISTERS>();
-    scores_warpgroup<C>(args, sm, worker, thread);
+    scores_warpgroup<C>(args, sm, worker, warpgroup, thread);
   } else if (warpgroup == 3) {
     cutlass::arch::warpgroup_reg_dealloc<C::HELPER_REGISTERS>();
     const int warp = __shfl_sync(~0u, thread / 32, 0);
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else {
       cutlass::arch::warpgroup_reg_dealloc<C::OUTPUT_REGISTERS>();
     }
-    output_warpgroup<C>(args, sm, worker, warpgroup - 1, thread);
+    output_warpgroup<C>(args, sm, worker, warpgroup - C::STREAMS, thread);
   }
 }
 

@@ -30,12 +30,16 @@ constexpr int THREADS = 512;
 // give slots back from the start.
 __host__ __device__ constexpr int group_of(int i) { return i % 2 * 2 + i / 2; }
 
-// N: query rows (token x head) of a block. RAW, PAIRS, ROPES, PS: slots of the rings of e4m3
-// groups, of bf16 slab pairs, of k_r slabs and of P.
-template <int N_, int RAW_, int PAIRS_, int ROPES_, int PS_, int SCORES_REGISTERS_,
+// N: query rows (token x head) of a block. STREAMS: scores warpgroups, which take the tiles of a
+// part in turn; two leave one warpgroup for the output, and each has maxima, sums and an output of
+// its own, added up at the end of a part. RAW, PAIRS, ROPES, PS: slots of the rings of e4m3 groups,
+// of bf16 slab pairs, of k_r slabs and (for each stream) of P.
+template <int N_, int STREAMS_, int RAW_, int PAIRS_, int ROPES_, int PS_, int SCORES_REGISTERS_,
           int OUTPUT_REGISTERS_>
 struct Config {
   static constexpr int N = N_;
+  static constexpr int STREAMS = STREAMS_;
+  static constexpr int OUTPUTS = 3 - STREAMS;  // output warpgroups
   static constexpr int RAW = RAW_;
   static constexpr int PAIRS = PAIRS_;
   static constexpr int ROPES = ROPES_;
@@ -47,10 +51,11 @@ struct Config {
   static constexpr int SCALES = (RAW + 2 * TILE_PAIRS - 2) / TILE_PAIRS;
   static constexpr int Q_SLAB_BYTES = N * SLAB_DIM * 2;
   static constexpr int COLUMNS = N / 4;  // columns of S^T that one thread holds
+  static constexpr int OUT_PAIRS = TILE_PAIRS / OUTPUTS;  // slab pairs of one output warpgroup
 };
-using Narrow = Config<16, 9, 6, 3, 2, 200, 104>;
-using Middle = Config<32, 8, 6, 2, 2, 168, 136>;
-using Wide = Config<64, 5, 5, 2, 1, 152, 160>;
+using Narrow = Config<16, 2, 7, 8, 2, 1, 152, 160>;
+using Middle = Config<32, 1, 8, 6, 2, 2, 168, 136>;
+using Wide = Config<64, 1, 5, 5, 2, 1, 152, 160>;
 
 struct Args {
   CUtensorMap rows;    // [pages][64 rows][656 bytes], box of 64 x 128 bytes
@@ -83,7 +88,7 @@ constexpr float RESCALE_THRESHOLD = 8.0f;
 template <class C>
 struct Storage {
   alignas(1024) uint8_t q[HEAD_DIM / SLAB_DIM][C::Q_SLAB_BYTES];
-  alignas(1024) uint8_t p[C::PS][C::Q_SLAB_BYTES];
+  alignas(1024) uint8_t p[C::STREAMS * C::PS][C::Q_SLAB_BYTES];
   alignas(1024) uint8_t pairs[C::PAIRS][PAIR_BYTES];
   alignas(1024) uint8_t ropes[C::ROPES][SLAB_BYTES];
   alignas(1024) uint8_t raw[C::RAW][RAW_BYTES];
@@ -92,15 +97,15 @@ struct Storage {
   int key_bounds[C::SCALES];       // of the tile whose factors are in the slot
   TileInfo rope_tiles[C::ROPES];   // of the tile whose k_r is in the slot
   alignas(8) int row_pos[C::N];    // position of each query row's token
-  float warp_max[4][C::N], warp_sum[4][C::N];
-  alignas(8) float column_max[C::N];  // running maxima of S^T's columns
-  alignas(8) float p_scale[C::PS][C::N];
-  alignas(8) float inverse_sum[C::N];
-  int rescale[C::PS];  // whether p_scale says anything but 1
+  float of_warps[C::STREAMS][4][C::N];            // maxima, and at the end of a part sums
+  alignas(8) float column_max[C::STREAMS][C::N];  // running maxima of S^T's columns
+  alignas(8) float p_scale[C::STREAMS * C::PS][C::N];
+  alignas(8) float weight[C::STREAMS][C::N];  // factor on a stream's output at the end of a part
+  int rescale[C::STREAMS * C::PS];            // whether p_scale says anything but 1
   uint64_t raw_full[C::RAW], raw_empty[C::RAW];
   uint64_t rope_full[C::ROPES], rope_ready[C::ROPES], rope_empty[C::ROPES];
   uint64_t pair_empty[C::PAIRS];
-  uint64_t p_full[C::PS], p_empty[C::PS];
+  uint64_t p_full[C::STREAMS * C::PS], p_empty[C::STREAMS * C::PS];
   uint64_t epilogue_full, epilogue_empty;
 };
 
@@ -119,9 +124,9 @@ __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
   init_ring(sm.rope_empty, 4);
   init_ring(sm.pair_empty, 4);
   init_ring(sm.p_full, 4);
-  init_ring(sm.p_empty, 8);
+  init_ring(sm.p_empty, 4 * C::OUTPUTS);
   ClusterBarrier::init(&sm.epilogue_full, 4);
-  ClusterBarrier::init(&sm.epilogue_empty, 8);
+  ClusterBarrier::init(&sm.epilogue_empty, 4 * C::OUTPUTS);
   cutlass::arch::fence_barrier_init();
 }
 

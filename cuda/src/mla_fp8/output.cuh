@@ -7,15 +7,21 @@
 
 namespace irminsul::mla::fp8 {
 
-constexpr int HALF_SLABS = LATENT_DIM / SLAB_DIM / 2;
-
-// O^T of 256 columns, a slab of 64 at a time: registers 4 i + 2 r + e of slab k are column
-// 128 (k / 2) + 32 warp + 16 (k % 2) + g + 8 r of the half, query row 8 i + 2 c + e.
+// O^T of a stream, a slab of 64 columns at a time: registers 4 i + 2 r + e of slab k are column
+// first_column(...) + 8 r, query row 8 i + 2 c + e.
 template <class C>
-using Output = float[HALF_SLABS][C::N / 2];
+using Output = float[C::OUT_PAIRS * PAIR_SLABS][C::N / 2];
 
+// Slot of a tile, counted from its first, that an output warpgroup's i-th pair of slabs is in.
+template <class C>
+__device__ __forceinline__ constexpr int slot_of(int half, int i) {
+  return C::OUTPUTS == 2 ? half + 2 * i : i;
+}
+
+template <class C>
 __device__ __forceinline__ int first_column(int half, int slab, int warp, int g) {
-  return half * LATENT_DIM / 2 + slab / 2 * SCALE_GROUP + 32 * warp + slab % 2 * 16 + g;
+  return group_of(slot_of<C>(half, slab / PAIR_SLABS)) * SCALE_GROUP + 32 * warp +
+         slab % PAIR_SLABS * 16 + g;
 }
 
 template <class C>
@@ -24,32 +30,37 @@ __device__ __forceinline__ void rescale(const Storage<C>& sm, int slot, Output<C
   for (int i = 0; i < C::N / 8; ++i) {
     const float2 f = *reinterpret_cast<const float2*>(&sm.p_scale[slot][8 * i + 2 * c]);
 #pragma unroll
-    for (int k = 0; k < HALF_SLABS; ++k) {
+    for (int k = 0; k < C::OUT_PAIRS * PAIR_SLABS; ++k) {
       o[k][4 * i] *= f.x, o[k][4 * i + 1] *= f.y, o[k][4 * i + 2] *= f.x, o[k][4 * i + 3] *= f.y;
     }
   }
 }
 
-// O^T += V^T P^T of one tile; a pair of slabs goes back to the ring as soon as it is multiplied.
+// O^T += V^T P^T of one tile; half of its pairs of slabs go back to the ring as soon as they are
+// multiplied. `pairs` is the tile's first slot.
 template <class C>
 __device__ __forceinline__ void add_tile(Storage<C>& sm, Output<C>& o, Ring<C::PAIRS>& pairs,
-                                         Ring<C::PS>& ps, int lane, bool first) {
-  barrier_wait(&sm.p_full[ps.slot], ps.phase);
-  if (!first && __any_sync(~0u, sm.rescale[ps.slot] != 0)) {
-    rescale<C>(sm, ps.slot, o, lane % 4);
-  }
-  const uint32_t p = opaque(k_major_descriptor(smem_address(sm.p[0]))) +
-                     ps.slot * (C::Q_SLAB_BYTES >> 4);
+                                         Ring<C::PS>& ps, int stream, int half, int lane,
+                                         bool first) {
+  const int p_slot = stream * C::PS + ps.slot;
+  barrier_wait(&sm.p_full[p_slot], ps.phase);
+  if (!first && __any_sync(~0u, sm.rescale[p_slot] != 0)) rescale<C>(sm, p_slot, o, lane % 4);
+  const uint32_t p =
+      opaque(k_major_descriptor(smem_address(sm.p[0]))) + p_slot * (C::Q_SLAB_BYTES >> 4);
   const uint32_t v = opaque(mn_major_descriptor(smem_address(sm.pairs)));
-  Ring<C::PAIRS> second = pairs;
-  second.advance(2);
+  int slots[C::OUT_PAIRS];
 #pragma unroll
-  for (int k = 0; k < HALF_SLABS; ++k) fence_registers(o[k]);
+  for (int i = 0; i < C::OUT_PAIRS; ++i) {
+    Ring<C::PAIRS> at = pairs;
+    at.advance(slot_of<C>(half, i));
+    slots[i] = at.slot;
+  }
+#pragma unroll
+  for (int k = 0; k < C::OUT_PAIRS * PAIR_SLABS; ++k) fence_registers(o[k]);
   cute::warpgroup_arrive();
 #pragma unroll
-  for (int k = 0; k < HALF_SLABS; ++k) {
-    const uint32_t slab = v + (k < PAIR_SLABS ? pairs.slot : second.slot) * (PAIR_BYTES >> 4) +
-                          k % PAIR_SLABS * SLAB_STEP;
+  for (int k = 0; k < C::OUT_PAIRS * PAIR_SLABS; ++k) {
+    const uint32_t slab = v + slots[k / PAIR_SLABS] * (PAIR_BYTES >> 4) + k % PAIR_SLABS * SLAB_STEP;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       multiply_transposed<C::N>(o[k], slab + step * MN_STEP, p + step * K_STEP,
@@ -57,45 +68,53 @@ __device__ __forceinline__ void add_tile(Storage<C>& sm, Output<C>& o, Ring<C::P
     }
     if (k % PAIR_SLABS == PAIR_SLABS - 1) cute::warpgroup_commit_batch();
   }
-  cute::warpgroup_wait<1>();
-  if (lane == 0) barrier_arrive(&sm.pair_empty[pairs.slot]);
-  cute::warpgroup_wait<0>();
+  cute::warpgroup_wait<C::OUT_PAIRS / 2>();
 #pragma unroll
-  for (int k = 0; k < HALF_SLABS; ++k) fence_registers(o[k]);
-  if (lane == 0) {
-    barrier_arrive(&sm.pair_empty[second.slot]);
-    barrier_arrive(&sm.p_empty[ps.slot]);
+  for (int i = 0; i < C::OUT_PAIRS; ++i) {
+    if (i == C::OUT_PAIRS / 2) {
+      cute::warpgroup_wait<0>();
+#pragma unroll
+      for (int k = 0; k < C::OUT_PAIRS * PAIR_SLABS; ++k) fence_registers(o[k]);
+    }
+    if (lane == 0) barrier_arrive(&sm.pair_empty[slots[i]]);
   }
+  if (lane == 0) barrier_arrive(&sm.p_empty[p_slot]);
   pairs.advance(TILE_PAIRS);
   ps.advance();
 }
 
-// One over the sums of query rows 8 i + 2 c and the next; 0 where there was no key.
+// Output of query rows 8 i + 2 c + e; 0 where there was no key.
 template <class C>
-__device__ __forceinline__ float2 read_factors(const Storage<C>& sm, int i, int c) {
-  return *reinterpret_cast<const float2*>(&sm.inverse_sum[8 * i + 2 * c]);
+__device__ __forceinline__ float2 weighed(const Storage<C>& sm, const Output<C> (&o)[C::STREAMS],
+                                          int slab, int i, int r, int c) {
+  float2 sum{0, 0};
+#pragma unroll
+  for (int s = 0; s < C::STREAMS; ++s) {
+    const float2 f = *reinterpret_cast<const float2*>(&sm.weight[s][8 * i + 2 * c]);
+    if (f.x != 0.0f) sum.x += o[s][slab][4 * i + 2 * r] * f.x;
+    if (f.y != 0.0f) sum.y += o[s][slab][4 * i + 2 * r + 1] * f.y;
+  }
+  return sum;
 }
 
 // Neighbouring lanes of a column pair exchange, so that each stores two columns of one row.
 template <class C>
 __device__ __forceinline__ void store_complete(const Args& args, const Storage<C>& sm,
-                                               const Part& part, const Output<C>& o, int half,
-                                               int warp, int lane) {
+                                               const Part& part, const Output<C> (&o)[C::STREAMS],
+                                               int half, int warp, int lane) {
   const int g = lane / 4, c = lane % 4, odd = g % 2;
 #pragma unroll
   for (int i = 0; i < C::N / 8; ++i) {
     const int row = 8 * i + 2 * c + odd;
-    const float2 f = read_factors(sm, i, c);
     __nv_bfloat16* out = args.out + (int64_t{part.flat_row} + row) * LATENT_DIM;
 #pragma unroll
-    for (int k = 0; k < HALF_SLABS; ++k) {
+    for (int k = 0; k < C::OUT_PAIRS * PAIR_SLABS; ++k) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float x = f.x == 0.0f ? 0.0f : o[k][4 * i + 2 * r] * f.x;
-        const float y = f.y == 0.0f ? 0.0f : o[k][4 * i + 2 * r + 1] * f.y;
-        const float other = __shfl_xor_sync(~0u, odd ? x : y, 4);
-        const uint32_t pair = odd ? pack_bf16(other, y) : pack_bf16(x, other);
-        const int column = first_column(half, k, warp, g - odd) + 8 * r;
+        const float2 x = weighed<C>(sm, o, k, i, r, c);
+        const float other = __shfl_xor_sync(~0u, odd ? x.x : x.y, 4);
+        const uint32_t pair = odd ? pack_bf16(other, x.y) : pack_bf16(x.x, other);
+        const int column = first_column<C>(half, k, warp, g - odd) + 8 * r;
         if (row < part.num_rows) *reinterpret_cast<uint32_t*>(out + column) = pair;
       }
     }
@@ -104,46 +123,46 @@ __device__ __forceinline__ void store_complete(const Args& args, const Storage<C
 
 template <class C>
 __device__ __forceinline__ void store_partial(const Args& args, const Storage<C>& sm,
-                                              const Part& part, const Output<C>& o, int half,
-                                              int warp, int lane) {
+                                              const Part& part, const Output<C> (&o)[C::STREAMS],
+                                              int half, int warp, int lane) {
   const int g = lane / 4, c = lane % 4;
 #pragma unroll
   for (int i = 0; i < C::N / 8; ++i) {
-    const float2 f = read_factors(sm, i, c);
+    const int row = 8 * i + 2 * c;
+    float* out = args.partial_out + (int64_t{part.partial_row} + row) * LATENT_DIM;
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int row = 8 * i + 2 * c + e;
-      const float factor = e ? f.y : f.x;
-      float* out = args.partial_out + (int64_t{part.partial_row} + row) * LATENT_DIM;
-      if (row >= part.num_rows) continue;
+    for (int k = 0; k < C::OUT_PAIRS * PAIR_SLABS; ++k) {
 #pragma unroll
-      for (int k = 0; k < HALF_SLABS; ++k) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          out[first_column(half, k, warp, g) + 8 * r] =
-              factor == 0.0f ? 0.0f : o[k][4 * i + 2 * r + e] * factor;
-        }
+      for (int r = 0; r < 2; ++r) {
+        const float2 x = weighed<C>(sm, o, k, i, r, c);
+        const int column = first_column<C>(half, k, warp, g) + 8 * r;
+        if (row < part.num_rows) out[column] = x.x;
+        if (row + 1 < part.num_rows) out[LATENT_DIM + column] = x.y;
       }
     }
   }
 }
 
-// The output of 256 of the 512 columns: `half` 0 takes the first two groups of every tile.
+// The output of all columns, or with two output warpgroups of 256 of the 512.
 template <class C>
 __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& sm, int worker,
                                                  int half, int thread) {
   const int warp = thread / 32, lane = thread % 32;
   Ring<C::PAIRS> pairs;
-  Ring<C::PS> ps;
+  Ring<C::PS> ps[C::STREAMS];
   uint32_t phase = 0;
-  Output<C> o;
-  pairs.advance(half);
+  Output<C> o[C::STREAMS];
 #pragma unroll 1
   for (Place at = first_place(args, worker); at.valid();
        at = next_place<C::N>(args, worker, at)) {
     const int num_tiles = read_part<C::N>(args, worker, at).num_tiles;
 #pragma unroll 1
-    for (int t = 0; t < num_tiles; ++t) add_tile<C>(sm, o, pairs, ps, lane, t == 0);
+    for (int t = 0; t < num_tiles; t += C::STREAMS) {
+#pragma unroll
+      for (int s = 0; s < C::STREAMS; ++s) {
+        if (t + s < num_tiles) add_tile<C>(sm, o[s], pairs, ps[s], s, half, lane, t == 0);
+      }
+    }
     barrier_wait(&sm.epilogue_full, phase);
     phase ^= 1;
     const Part part = read_part<C::N>(args, worker, at);

@@ -88,21 +88,27 @@ __device__ __forceinline__ void store_transposed(uint32_t address, uint32_t r0, 
                : "memory");
 }
 
-// Barrier of one warpgroup.
-__device__ __forceinline__ void sync_warpgroup() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+// Barrier of one scores warpgroup, and of all of them.
+__device__ __forceinline__ void sync_stream(int stream) {
+  asm volatile("bar.sync %0, 128;" ::"r"(stream + 1) : "memory");
+}
+template <int STREAMS>
+__device__ __forceinline__ void sync_streams() {
+  asm volatile("bar.sync 3, %0;" ::"n"(STREAMS * 128) : "memory");
+}
 
-// The same; tells every thread whether any of them said so.
-__device__ __forceinline__ bool any_in_warpgroup(bool value) {
+// The barrier of one; tells every thread whether any of them said so.
+__device__ __forceinline__ bool any_in_stream(int stream, bool value) {
   uint32_t result;
   asm volatile(
       "{\n"
       ".reg .pred mine, any;\n"
       "setp.ne.u32 mine, %1, 0;\n"
-      "bar.red.or.pred any, 1, 128, mine;\n"
+      "bar.red.or.pred any, %2, 128, mine;\n"
       "selp.u32 %0, 1, 0, any;\n"
       "}\n"
       : "=r"(result)
-      : "r"(uint32_t{value})
+      : "r"(uint32_t{value}), "r"(stream + 1)
       : "memory");
   return result != 0;
 }

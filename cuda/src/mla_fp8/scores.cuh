@@ -24,9 +24,14 @@ struct Scores {
   Ring<C::SCALES> scales;
   Ring<C::PS> p;
   uint32_t epilogue_phase = 0;
-  int warp, lane, g, c;
+  int stream, warp, lane, g, c;
   int first_pos;  // the lowest position of the part's tokens
 };
+
+template <class C>
+__device__ __forceinline__ int p_slot(const Scores<C>& st) {
+  return st.stream * C::PS + st.p.slot;
+}
 
 // ---------------------------------------------------------------------------------------- queries
 
@@ -52,28 +57,32 @@ __device__ __forceinline__ void place_query(Storage<C>& sm, int row, int chunk, 
 template <class C>
 __device__ __forceinline__ void load_queries(const Args& args, Storage<C>& sm, const Part& part,
                                              int thread) {
-  constexpr int CHUNKS = HEAD_DIM / 8, BATCH = 9;
-  static_assert(C::N * CHUNKS % (128 * BATCH) == 0, "every thread loads as many chunks");
+  constexpr int CHUNKS = HEAD_DIM / 8, THREADS_HERE = C::STREAMS * 128;
+  constexpr int EACH = (C::N * CHUNKS + THREADS_HERE - 1) / THREADS_HERE;
+  constexpr int BATCH = EACH < 9 ? EACH : 9;
 #pragma unroll 1
-  for (int first = thread; first < C::N * CHUNKS; first += 128 * BATCH) {
+  for (int first = thread; first < C::N * CHUNKS; first += THREADS_HERE * BATCH) {
     uint4 x[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const int row = (first + 128 * i) / CHUNKS, chunk = (first + 128 * i) % CHUNKS;
+      const int row = (first + THREADS_HERE * i) / CHUNKS;
+      const int chunk = (first + THREADS_HERE * i) % CHUNKS;
       const auto* q = reinterpret_cast<const uint4*>(args.q) + int64_t{part.flat_row} * CHUNKS;
       x[i] = row < part.num_rows ? __ldg(q + row * CHUNKS + chunk) : uint4{0, 0, 0, 0};
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      place_query(sm, (first + 128 * i) / CHUNKS, (first + 128 * i) % CHUNKS, x[i]);
+      const int row = (first + THREADS_HERE * i) / CHUNKS;
+      if (row < C::N) place_query(sm, row, (first + THREADS_HERE * i) % CHUNKS, x[i]);
     }
   }
   if (thread < C::N) {
     sm.row_pos[thread] = part.first_pos + (part.head0 + thread) / args.num_heads;
-    sm.column_max[thread] = -INFINITY;
+#pragma unroll
+    for (int stream = 0; stream < C::STREAMS; ++stream) sm.column_max[stream][thread] = -INFINITY;
   }
   fence_async_proxy();
-  sync_warpgroup();
+  sync_streams<C::STREAMS>();
 }
 
 // ------------------------------------------------------------------------------------- conversion
@@ -259,7 +268,7 @@ __device__ __forceinline__ void mask_scores(const Storage<C>& sm, const Scores<C
 // Running maxima of columns 8 i + 2 c and the next.
 template <class C>
 __device__ __forceinline__ float2 read_maxima(const Storage<C>& sm, const Scores<C>& st, int i) {
-  return *reinterpret_cast<const float2*>(&sm.column_max[8 * i + 2 * st.c]);
+  return *reinterpret_cast<const float2*>(&sm.column_max[st.stream][8 * i + 2 * st.c]);
 }
 
 // Whether any score lies far above its column's running maximum.
@@ -273,7 +282,7 @@ __device__ __forceinline__ bool maximum_grows(const Storage<C>& sm, const Scores
     grows |= fmaxf(s[4 * i], s[4 * i + 2]) * scale_log2 > max.x + RESCALE_THRESHOLD;
     grows |= fmaxf(s[4 * i + 1], s[4 * i + 3]) * scale_log2 > max.y + RESCALE_THRESHOLD;
   }
-  return any_in_warpgroup(grows);
+  return any_in_stream(st.stream, grows);
 }
 
 // New running maxima over the tile's 64 keys, and the factors on everything summed so far.
@@ -284,26 +293,26 @@ __device__ __forceinline__ void update_maxima(Storage<C>& sm, Scores<C>& st,
 #pragma unroll
   for (int i = 0; i < C::COLUMNS; ++i) {
     const int column = i / 2 * 8 + 2 * st.c + i % 2;
-    old[i] = sm.column_max[column];
+    old[i] = sm.column_max[st.stream][column];
     float top = fmaxf(s[4 * (i / 2) + i % 2], s[4 * (i / 2) + 2 + i % 2]);
 #pragma unroll
     for (int by = 4; by < 32; by *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, by));
-    if (st.g == 0) sm.warp_max[st.warp][column] = top * scale_log2;
+    if (st.g == 0) sm.of_warps[st.stream][st.warp][column] = top * scale_log2;
   }
-  sync_warpgroup();
+  sync_stream(st.stream);
 #pragma unroll
   for (int i = 0; i < C::COLUMNS; ++i) {
     const int column = i / 2 * 8 + 2 * st.c + i % 2;
     float top = old[i];
 #pragma unroll
-    for (int w = 0; w < 4; ++w) top = fmaxf(top, sm.warp_max[w][column]);
+    for (int w = 0; w < 4; ++w) top = fmaxf(top, sm.of_warps[st.stream][w][column]);
     const float factor = top > old[i] ? exp2_approx(old[i] - top) : 1.0f;
     st.sum[i] *= factor;
     if (st.warp != 0 || st.g != 0) continue;
-    sm.column_max[column] = top;
-    sm.p_scale[st.p.slot][column] = factor;
+    sm.column_max[st.stream][column] = top;
+    sm.p_scale[p_slot(st)][column] = factor;
   }
-  sync_warpgroup();  // the maxima are there, and warp_max is free again
+  sync_stream(st.stream);  // the maxima are there, and of_warps is free again
 }
 
 // S^T of one tile -> P in shared memory, row by row of the queries.
@@ -313,10 +322,11 @@ __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, S
   if (tile.bounds != FULL_PAGE || tile.pos0 + PAGE_SIZE - 1 > st.first_pos) {
     mask_scores(sm, st, s, tile);
   }
-  barrier_wait(&sm.p_empty[st.p.slot], st.p.phase ^ 1);
+  const int slot = p_slot(st);
+  barrier_wait(&sm.p_empty[slot], st.p.phase ^ 1);
   const bool grows = maximum_grows(sm, st, s, args.scale_log2);
   if (grows) update_maxima(sm, st, s, args.scale_log2);
-  if (st.warp == 0 && st.lane == 0) sm.rescale[st.p.slot] = grows;
+  if (st.warp == 0 && st.lane == 0) sm.rescale[slot] = grows;
 #pragma unroll
   for (int i = 0; i < C::N / 8; ++i) {
     const float2 max = read_maxima(sm, st, i);
@@ -329,7 +339,7 @@ __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, S
     }
   }
   // Matrix m of four goes to query rows 8 (m / 2) .., keys 16 warp + 8 (m % 2) ..
-  const uint32_t p = smem_address(sm.p[st.p.slot]) + (st.lane / 16 * 8 + st.lane % 8) * 128 +
+  const uint32_t p = smem_address(sm.p[slot]) + (st.lane / 16 * 8 + st.lane % 8) * 128 +
                      (((2 * st.warp + st.lane / 8 % 2) ^ (st.lane & 7)) << 4);
 #pragma unroll
   for (int i = 0; i < C::N / 16; ++i) {
@@ -339,11 +349,37 @@ __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, S
   }
   fence_async_proxy();  // P and, before it, the tile's values
   __syncwarp();
-  if (st.lane == 0) barrier_arrive(&sm.p_full[st.p.slot]);
+  if (st.lane == 0) barrier_arrive(&sm.p_full[slot]);
   st.p.advance();
 }
 
-// Sums of all columns -> LSE in global memory, inverse sums for the output warpgroups.
+// Sums and maxima of all streams -> LSE in global memory, weights of their outputs.
+template <class C>
+__device__ __forceinline__ void weigh_streams(const Args& args, Storage<C>& sm, const Part& part,
+                                              int row) {
+  float max = -INFINITY, sum = 0.0f, sums[C::STREAMS];
+#pragma unroll
+  for (int s = 0; s < C::STREAMS; ++s) max = fmaxf(max, sm.column_max[s][row]);
+  const float base = max == -INFINITY ? 0.0f : max;
+#pragma unroll
+  for (int s = 0; s < C::STREAMS; ++s) {
+    sums[s] = 0.0f;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) sums[s] += sm.of_warps[s][w][row];
+    const float own = sm.column_max[s][row];
+    const float weight = own == base || own == -INFINITY ? 1.0f : exp2_approx(own - base);
+    sm.weight[s][row] = sums[s] == 0.0f ? 0.0f : weight;  // a stream without keys has no output
+    sum += sums[s] == 0.0f ? 0.0f : sums[s] * weight;
+  }
+  const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;  // NaN stays NaN
+#pragma unroll
+  for (int s = 0; s < C::STREAMS; ++s) sm.weight[s][row] *= inverse;
+  const float lse = sum == 0.0f ? -INFINITY : base + log2f(sum);
+  if (row >= part.num_rows) return;
+  if (part.partial_row < 0) args.lse[part.flat_row + row] = lse * LN_2;
+  else args.partial_lse[part.partial_row + row] = lse;
+}
+
 template <class C>
 __device__ __forceinline__ void finish_part(const Args& args, Storage<C>& sm, Scores<C>& st,
                                             const Part& part, int thread) {
@@ -352,26 +388,26 @@ __device__ __forceinline__ void finish_part(const Args& args, Storage<C>& sm, Sc
     float sum = st.sum[i];
 #pragma unroll
     for (int by = 4; by < 32; by *= 2) sum += __shfl_xor_sync(~0u, sum, by);
-    const int column = i / 2 * 8 + 2 * st.c + i % 2;
-    if (st.g == 0) sm.warp_sum[st.warp][column] = sum;
+    if (st.g == 0) sm.of_warps[st.stream][st.warp][i / 2 * 8 + 2 * st.c + i % 2] = sum;
   }
-  barrier_wait(&sm.epilogue_empty, st.epilogue_phase ^ 1);
-  sync_warpgroup();
-  if (thread < C::N) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) sum += sm.warp_sum[w][thread];
-    sm.inverse_sum[thread] = sum == 0.0f ? 0.0f : 1.0f / sum;  // NaN stays NaN
-    const float max = sm.column_max[thread];
-    const float lse = sum == 0.0f ? -INFINITY : (max == -INFINITY ? 0.0f : max) + log2f(sum);
-    if (thread < part.num_rows) {
-      if (part.partial_row < 0) args.lse[part.flat_row + thread] = lse * LN_2;
-      else args.partial_lse[part.partial_row + thread] = lse;
-    }
+  if (st.stream == 0) barrier_wait(&sm.epilogue_empty, st.epilogue_phase ^ 1);
+  sync_streams<C::STREAMS>();
+  if (st.stream == 0) {
+    if (thread < C::N) weigh_streams(args, sm, part, thread);
+    __syncwarp();
+    if (st.lane == 0) barrier_arrive(&sm.epilogue_full);
   }
-  __syncwarp();
-  if (st.lane == 0) barrier_arrive(&sm.epilogue_full);
   st.epilogue_phase ^= 1;
+  if constexpr (C::STREAMS > 1) sync_streams<C::STREAMS>();  // what it read may be written again
+}
+
+// The other stream's tile.
+template <class C>
+__device__ __forceinline__ void skip_tile(Scores<C>& st) {
+  st.raw.advance(TILE_PAIRS);
+  st.pairs.advance(TILE_PAIRS);
+  st.ropes.advance();
+  st.scales.advance();
 }
 
 template <class C>
@@ -386,17 +422,23 @@ __device__ __forceinline__ int start_part(const Args& args, Storage<C>& sm, Scor
 
 template <class C>
 __device__ __forceinline__ void scores_warpgroup(const Args& args, Storage<C>& sm, int worker,
-                                                 int thread) {
+                                                 int stream, int thread) {
   Scores<C> st;
+  st.stream = stream;
   st.warp = thread / 32, st.lane = thread % 32;
   st.g = st.lane / 4, st.c = st.lane % 4;
 #pragma unroll 1
   for (Place at = first_place(args, worker); at.valid();
        at = next_place<C::N>(args, worker, at)) {
-    const int num_tiles = start_part(args, sm, st, read_part<C::N>(args, worker, at), thread);
+    const int num_tiles = start_part(
+        args, sm, st, read_part<C::N>(args, worker, at), stream * 128 + thread);
     float s[C::N / 2];
 #pragma unroll 1
     for (int t = 0; t < num_tiles; ++t) {
+      if (C::STREAMS > 1 && t % C::STREAMS != stream) {
+        skip_tile(st);
+        continue;
+      }
       const TileInfo tile = convert_tile(sm, st, s);
       softmax_tile(args, sm, st, s, tile);
     }

@@ -42,6 +42,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "mem_cache.allocator.TokenToKVPoolAllocator.get_kvcache": ("self",),
     "mem_cache.allocator.PagedTokenToKVPoolAllocator.get_kvcache": ("self",),
     "configs.model_config.AttentionArch.MLA": (),
+    "layers.attention.attention_registry.register_attention_backend": ("name",),
+    "server_args.add_attention_backend_choices": (),
+    "server_args.ATTENTION_BACKEND_CHOICES": (),
     "models.deepseek_common.attention_backend_handler.AttentionBackendRegistry._handlers": (),
     "models.deepseek_common.attention_backend_handler.AttentionBackendRegistry.register": (
         "backend_name",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from irminsul.integrations.sglang import tenancy
 from irminsul.integrations.sglang.compat import server_value
 
 # Extend paths that were read to write a batch's KV before reading any, and to take the absorbed
@@ -38,6 +39,8 @@ _FLAGS: dict[str, str] = {
     "--enable-two-batch-overlap.",
     "enable_pdmux": "split prefill (PD multiplexing) runs layers outside the forward hook: drop "
     "--enable-pdmux.",
+    "enable_dp_attention": "attention data parallelism is not verified: drop "
+    "--enable-dp-attention.",
     "enable_deterministic_inference": "moved rows are not bit-equal to computed ones, which "
     "deterministic inference promises: drop --enable-deterministic-inference.",
     "enable_unified_memory": "the unified pool's slot ids are virtual: drop "
@@ -84,6 +87,11 @@ def start_reasons(context: Any) -> Iterator[str]:
             yield f"{sentence}: --{name.replace('_', '-')} is {size}."
     if server_value(arguments, "disaggregation_mode", "null") not in (None, "null"):
         yield "PD disaggregation is not verified: drop --disaggregation-mode."
+    if tenancy.joins_salts() and (server_value(arguments, "tokenizer_worker_num") or 1) > 1:
+        yield (
+            "this SGLang joins cache_salt and extra_key where a hook does not reach: drop "
+            "--tokenizer-worker-num."
+        )
     yield from _model_reasons(context)
     yield from _pool_reasons(context)
     yield from _backend_reasons(context)

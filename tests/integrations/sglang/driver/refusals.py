@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import build, compat, plugin, refuse
+from irminsul.integrations.sglang import build, compat, plugin, refuse, tenancy
 from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
@@ -71,6 +71,8 @@ class Willing:
     accepts_virtual_rows = True
 
 
+WORKERS = {"arguments": {"tokenizer_worker_num": 2}}
+
 CASES: dict[str, dict[str, Any]] = {
     "disable_radix_cache": {"disable_radix_cache": True},
     "sliding window": {"is_hybrid_swa": True},
@@ -91,6 +93,7 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "disaggregation_mode": {"arguments": {"disaggregation_mode": "prefill"}},
+    **({"tokenizer workers": WORKERS} if tenancy.joins_salts() else {}),
     **{name: {"arguments": {name: "on"}} for name in refuse._FLAGS},
     **{name: {"arguments": {name: 2}} for name in refuse._SIZES},
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from irminsul import ChunkParams, Namespace, Policy
-from irminsul.errors import HostMismatch
+from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import tiers_identity, tiers_rows
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings, store_fields
@@ -36,6 +36,7 @@ _ENTER = "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue"
 _CHOOSE = "sglang.srt.managers.scheduler.Scheduler._get_new_batch_prefill_raw"
 
 _DEFAULT_HOST_BYTES = 1 << 30
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # A forward of fewer tokens says more about its overhead than about the price of a token.
 _TIMED_TOKENS = 128
 
@@ -57,6 +58,13 @@ class Tiers(NoTiers):
         What to do, and what to count.
     params, policy
         Of chunks and lookups; the same as the registry's.
+
+    Raises
+    ------
+    Unsupported
+        The pool's rows cannot be turned on their way from host memory.
+    MissingExtra, InvalidParams
+        A store is named and cannot be used as named.
     """
 
     def __init__(
@@ -81,6 +89,11 @@ class Tiers(NoTiers):
         self._timed: deque[tuple[int, Any, Any]] = deque()
         self._busy: deque[tuple[Any, BatchPlan]] = deque()
         layers = pool.kv_buffer
+        if layers[0].dtype not in _DTYPES:
+            raise Unsupported(
+                f"rows of {layers[0].dtype} cannot leave the KV pool yet: unset "
+                "IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or use a bfloat16 KV cache."
+            )
         self.chunks = ChunkPool(
             tiers_identity.row_layout(layers, int(getattr(pool, "start_layer", 0) or 0)),
             settings.host_bytes or _DEFAULT_HOST_BYTES,

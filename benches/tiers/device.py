@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from irminsul import Namespace
 from irminsul.integrations.sglang import tiers_identity, tiers_rows
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.provenance import NodeRecord, Segment
 from irminsul.integrations.sglang.spans import HostCopy
 from irminsul.integrations.sglang.tiers_rows import HostRows
+from irminsul.integrations.sglang.tiers_writer import WriteBehind
 from irminsul.rotation import RopeTable
-from irminsul.tiers import ChunkRows, ChunkSpace, HostTier, RowLayout, Speeds
+from irminsul.tiers import ChunkPool, ChunkRows, ChunkSpace, HostTier, RowLayout, Speeds
 from irminsul.tiers.value import encoded_bytes
-from tiers.mooncake_store import Store, why_not
+from tiers.mooncake_store import Store, until, why_not
 
 MIB = 1 << 20
 LAYERS, ROW, CHUNK = 27, 576, 128
@@ -97,6 +101,12 @@ def device_rows() -> list[dict[str, Any]]:
         found = torch.stack([layer[index, 0] for layer in layers])
         block.view(torch.bfloat16)[: found.numel()].copy_(found.reshape(-1), non_blocking=True)
 
+    expected = [layer.clone() for layer in layers]
+    tiers_rows.write(copy, layers, table)
+    for layer, clean in zip(layers, expected, strict=True):
+        assert torch.equal(layer[TOKENS:], clean[TOKENS:])
+        # The chunks hold zeros, which stay zeros when they are turned.
+        assert not layer[:TOKENS].any()
     return [
         row("one pinned copy, host to device", size, timed(lambda: on_device.copy_(block, True))),
         row(
@@ -106,6 +116,75 @@ def device_rows() -> list[dict[str, Any]]:
         ),
         row(f"{TOKENS} scattered rows x {LAYERS} layers to host memory", size, timed(gather)),
     ]
+
+
+def check_writer(device: torch.device) -> dict[str, Any]:
+    """Write a path of a stand-in tree behind on the device's own stream, and compare every row."""
+    tokens = 4096
+    layers = [torch.randn(2 * tokens, 1, ROW, device=device).bfloat16() for _ in range(LAYERS)]
+    layout = tiers_identity.row_layout(layers, 0)
+    pool = ChunkPool(layout, 2 * tokens * layout.token_bytes, pinned=device.type == "cuda")
+    ids = np.random.default_rng(3).integers(0, 1 << 20, tokens)
+    slots = torch.randperm(2 * tokens, device=device)[:tokens]
+    root = SimpleNamespace()
+    leaf = SimpleNamespace(key=_Key(ids), value=slots, parent=root)
+    leaf.irm_record = NodeRecord(0, 0, [Segment(tokens, 0, 0, 1)])
+    locks: list[int] = []
+    cache = SimpleNamespace(
+        inc_lock_ref=lambda node: locks.append(1), dec_lock_ref=lambda node: locks.append(-1)
+    )
+    writer = WriteBehind(
+        pool, layers, cache, Metrics(60.0), most_tokens=1 << 20, max_chunk=512, max_depth=8
+    )
+    stream = torch.cuda.current_stream() if device.type == "cuda" else None
+    writer.path(leaf, root, Namespace(), stream)
+    until(lambda: writer.unlock() or not writer.locked_tokens, 30.0)
+    wrong, checked = _compare(pool, np.append(ids, 1), layers, slots)
+    writer.close()
+    found = {
+        "bar_id": "tiers-3",
+        "case": f"rows written behind on {device.type}, compared with the pool's",
+        "metric": "rows that differ",
+        "value": wrong,
+        "unit": "rows",
+        "rival": "rows compared",
+        "rival_value": checked * LAYERS,
+        "bar": "0",
+        "samples": {"locks_left": sum(locks)},
+    }
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def _compare(
+    pool: ChunkPool, prompt: Any, layers: list[torch.Tensor], slots: torch.Tensor
+) -> tuple[int, int]:
+    """Return how many rows of the host tier differ from the pool's, and how many there are."""
+    wrong = checked = 0
+    for span in pool.find(Namespace(), prompt, 0):
+        position = span.start
+        for lease, at, size in span.pieces:
+            rows = torch.from_numpy(lease.chunk.rows).view(torch.bfloat16)[:, at : at + size]
+            where = slots[position : position + size]
+            truth = torch.stack([layer[where, 0] for layer in layers]).cpu()
+            wrong += int((rows != truth).any(dim=-1).sum())
+            checked += size
+            position += size
+        span.release()
+    return wrong, checked
+
+
+class _Key:
+    """What the writer asks of a tree node's key."""
+
+    def __init__(self, ids: Any) -> None:
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def raw_token_ids(self) -> Any:
+        return self._ids
 
 
 def store_rows(folder: Path) -> list[dict[str, Any]]:
@@ -149,7 +228,7 @@ def break_even(tokens_per_s: float, measured: list[dict[str, Any]]) -> dict[str,
         "value": round(speed / 1e9, 3),
         "unit": "GB/s",
         "rival": "host to device copy here",
-        "rival_value": measured[0]["value"] if measured else None,
+        "rival_value": measured[0]["value"] if measured[0]["unit"] == "GB/s" else None,
         "bar": "reported",
         "samples": [],
     }
@@ -171,6 +250,8 @@ def main() -> None:
 
     if torch.cuda.is_available():
         rows += device_rows()
+        save()
+    rows.append(check_writer(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
     rows.append(break_even(arguments.prefill, rows))
     save()
     reason = why_not()

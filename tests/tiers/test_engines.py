@@ -45,12 +45,12 @@ def _engine(model: Path, store: Store, wait: str) -> Iterator[EngineProcess]:
 def _prompts() -> list[np.ndarray]:
     """Return turns of one agent: a header that changes, what was said before, something new."""
     random = np.random.default_rng(5)
-    said = random.integers(1000, 100_000, 700)
+    said = random.integers(1000, 100_000, 3600)
     turns = []
-    for turn in range(5):
+    for turn in range(4):
         header = random.integers(1000, 100_000, 20 + 3 * turn)
         turns.append(np.concatenate([header, said]).astype(np.uint32))
-        said = np.concatenate([said, random.integers(1000, 100_000, 250)])
+        said = np.concatenate([said, random.integers(1000, 100_000, 300)])
     return turns
 
 
@@ -69,9 +69,9 @@ def test_a_second_engine_reuses_what_the_first_computed(own_store: Store, tmp_pa
             same += ours.token == theirs.token
             assert ours.prefix_tokens == 0
             time.sleep(2.0)  # written behind
-        assert local > 2000
+        assert local > 8000
         assert remote >= 0.9 * local
-        assert same == 5
+        assert same == 4
         _outlive_the_store(own_store, second)
 
 

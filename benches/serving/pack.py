@@ -2,7 +2,7 @@
 
 For a machine that has no tokenizer.
 
-    python benches/serving/pack.py TRACE.jsonl.zst --out calls.npz --sessions 24 --calls 8
+    python benches/serving/pack.py TRACE.jsonl.zst --out calls.npz --sessions 24
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sessions", type=int, default=24, help="taken evenly from the whole file")
-    parser.add_argument("--calls", type=int, default=8, help="first calls of each session")
+    parser.add_argument("--calls", type=int, default=None, help="first calls of each; all of them")
     arguments = parser.parse_args()
     grouped: dict[str, list[str]] = {}
     for call in read_calls(arguments.trace):

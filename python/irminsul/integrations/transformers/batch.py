@@ -5,18 +5,20 @@ Must not know modules or plans.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from irminsul.attention import PAGE_SIZE, TileTable, plan_attention, tiles_from_pages
 
-__all__ = ["ForwardBatch", "Stretch", "make_batch", "slots_of"]
+__all__ = ["ForwardBatch", "Stretch", "make_batch", "positions_of", "slots_of"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stretch:
     """Neighbouring positions of one sequence that one forward computes.
 
@@ -25,13 +27,13 @@ class Stretch:
     tokens : Tensor, int64, [n], on the CPU
     start : int
         Position of the first one.
-    pages : list of int
-        Pages of the whole sequence in order.
+    slots : Tensor, int64, [positions], on the CPU
+        Slots of the whole sequence, whole pages in order.
     """
 
     tokens: Tensor
     start: int
-    pages: list[int]
+    slots: Tensor
 
     @property
     def end(self) -> int:
@@ -65,12 +67,18 @@ class ForwardBatch:
     plan: Tensor | None = None
 
 
-def slots_of(pages: Sequence[int], start: int, end: int) -> Tensor:
-    """Token slots of positions ``[start, end)`` of a sequence, int64 on the CPU."""
-    position = torch.arange(start, end)
-    return torch.tensor(pages, dtype=torch.int64)[position // PAGE_SIZE] * PAGE_SIZE + (
-        position % PAGE_SIZE
-    )
+def slots_of(pages: Sequence[int]) -> Tensor:
+    """Token slots of the positions that a sequence's pages hold, int64 on the CPU."""
+    first = torch.tensor(pages, dtype=torch.int64) * PAGE_SIZE
+    return (first[:, None] + torch.arange(PAGE_SIZE)).flatten()
+
+
+def positions_of(starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
+    """Join ranges of `lengths` positions that begin at `starts`, int64 on the CPU."""
+    length = torch.tensor(lengths, dtype=torch.int64)
+    before = length.cumsum(0) - length
+    shift = torch.tensor(starts, dtype=torch.int64) - before
+    return torch.repeat_interleave(shift, length) + torch.arange(int(length.sum()))
 
 
 def make_batch(
@@ -85,11 +93,12 @@ def make_batch(
         `mla_attention`.
     """
     lengths = [len(stretch.tokens) for stretch in stretches]
-    bounds = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+    starts = [stretch.start for stretch in stretches]
+    bounds = [0, *itertools.accumulate(lengths)]
     key_lens = torch.tensor([stretch.end for stretch in stretches], dtype=torch.int32)
     table = tiles_from_pages(_page_table(stretches), key_lens).to(device)
     q_indptr = torch.tensor(bounds, dtype=torch.int32, device=device)
-    q_pos = torch.tensor([s.start for s in stretches], dtype=torch.int32, device=device)
+    q_pos = torch.tensor(starts, dtype=torch.int32, device=device)
     plan = None
     if heads is not None:
         plan = plan_attention(
@@ -98,8 +107,8 @@ def make_batch(
     return ForwardBatch(
         stretches=stretches,
         tokens=torch.cat([stretch.tokens for stretch in stretches]).to(device),
-        positions=torch.cat([torch.arange(s.start, s.end) for s in stretches]).to(device),
-        slots=torch.cat([slots_of(s.pages, s.start, s.end) for s in stretches]).to(device),
+        positions=positions_of(starts, lengths).to(device),
+        slots=torch.cat([s.slots[s.start : s.end] for s in stretches]).to(device),
         bounds=bounds,
         table=table,
         q_indptr=q_indptr,
@@ -111,7 +120,5 @@ def make_batch(
 
 def _page_table(stretches: Sequence[Stretch]) -> Tensor:
     """Pages of each stretch that hold its keys, padded: [stretches, most pages]."""
-    needed = [-(-stretch.end // PAGE_SIZE) for stretch in stretches]
-    width = max(needed)
-    rows = [s.pages[:n] + [0] * (width - n) for s, n in zip(stretches, needed, strict=True)]
-    return torch.tensor(rows, dtype=torch.int64)
+    firsts = [stretch.slots[: stretch.end : PAGE_SIZE] for stretch in stretches]
+    return pad_sequence(firsts, batch_first=True) // PAGE_SIZE

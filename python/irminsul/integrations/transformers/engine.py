@@ -15,7 +15,6 @@ from torch import Tensor
 from irminsul._core import ChunkParams, Namespace, Policy
 from irminsul.attention import PAGE_SIZE
 from irminsul.errors import InvalidParams, InvalidTokens
-from irminsul.integrations.transformers.batch import slots_of
 from irminsul.integrations.transformers.family import describe
 from irminsul.integrations.transformers.forward import Runner
 from irminsul.integrations.transformers.pool import Pages, make_rows
@@ -182,8 +181,8 @@ class PICEngine:
                 raise InvalidParams(
                     f"layer {layer}: the model has 0 to {len(self._family.attentions) - 1}"
                 )
-            slots = slots_of(kept.pages, 0, len(kept.tokens)).to(self._family.device)
-            return self._rows.read(layer, slots)
+            slots = kept.slots[: len(kept.tokens)]
+            return self._rows.read(layer, slots.to(self._family.device))
 
     def clear(self) -> None:
         """Forget all kept sequences; call it after changing the model's weights."""

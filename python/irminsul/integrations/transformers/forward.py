@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 from irminsul._rotation_reference import rotate_rows
 from irminsul.attention import mla_attention
 from irminsul.attention.reference import LATENT_DIM, ROPE_DIM
-from irminsul.integrations.transformers.batch import ForwardBatch, slots_of
+from irminsul.integrations.transformers.batch import ForwardBatch
 from irminsul.integrations.transformers.family import Family
 from irminsul.integrations.transformers.pool import LatentRows, WholeKeyRows
 
@@ -198,7 +198,7 @@ def _visible(batch: ForwardBatch, index: int) -> tuple[Tensor, Tensor]:
     """Slots of the keys that a stretch may see, and which of them each of its tokens sees."""
     stretch = batch.stretches[index]
     device = batch.slots.device
-    slots = slots_of(stretch.pages, 0, stretch.end).to(device)
+    slots = stretch.slots[: stretch.end].to(device)
     position = torch.arange(stretch.end, device=device)
     mask = position[None, :] <= position[stretch.start :, None]
     return slots, mask

@@ -9,10 +9,11 @@ from collections.abc import Sequence as AbstractSequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from irminsul.attention import PAGE_SIZE
 from irminsul.errors import InvalidParams
-from irminsul.integrations.transformers.batch import Stretch, make_batch, slots_of
+from irminsul.integrations.transformers.batch import Stretch, make_batch, positions_of, slots_of
 from irminsul.integrations.transformers.family import Family
 from irminsul.integrations.transformers.forward import Runner
 from irminsul.integrations.transformers.pool import Rows
@@ -103,27 +104,31 @@ class Scheduler:
         if pages is None:
             return None
         self._store.touch(spans)
-        self._move(spans, pages)
+        slots = slots_of(pages)
+        self._move(spans, slots)
         self.counts["prompts"] += 1
         self.counts["reused_tokens"] += sum(span.length for span in spans)
         generator = request.sampling.generator(index)
-        return Sequence(tokens.tolist(), prompt, spans, prefix_len, pages, generator)
+        return Sequence(tokens.tolist(), prompt, spans, prefix_len, pages, slots, generator)
 
-    def _move(self, spans: AbstractSequence[Span], pages: list[int]) -> None:
-        """Copy the spans' rows into a sequence's own pages, keys turned."""
+    def _move(self, spans: AbstractSequence[Span], slots: Tensor) -> None:
+        """Copy the spans' rows into a sequence's own slots, keys turned."""
         if not spans:
             return
-        source = [
-            slots_of(
-                self._store.kept[piece.sequence].pages, piece.start, piece.start + piece.length
-            )
-            for span in spans
-            for piece in span.pieces
-        ]
-        target = [slots_of(pages, span.target, span.end) for span in spans]
-        rotation = [torch.full((span.length,), span.rotation) for span in spans]
+        kept = self._store.kept
+        source = torch.cat(
+            [
+                kept[piece.sequence].slots[piece.start : piece.start + piece.length]
+                for span in spans
+                for piece in span.pieces
+            ]
+        )
+        lengths = [span.length for span in spans]
+        target = slots[positions_of([span.target for span in spans], lengths)]
+        turns = torch.tensor([span.rotation for span in spans])
+        rotation = torch.repeat_interleave(turns, torch.tensor(lengths))
         device = self._family.device
-        self._rows.move(*(torch.cat(part).to(device) for part in (source, target, rotation)))
+        self._rows.move(source.to(device), target.to(device), rotation.to(device))
 
     def _prefill(self, wave: AbstractSequence[Sequence], request: Request) -> None:
         """Compute every hole of every prompt, `chunk_tokens` at a time."""
@@ -177,7 +182,9 @@ class Scheduler:
         """Keep the rows or give the pages back."""
         if request.record:
             tokens = np.array(sequence.tokens[: sequence.rows], dtype=np.uint32)
-            self._store.keep(tokens, sequence.pages, sequence.parts(), sequence.prompt.namespace)
+            self._store.keep(
+                tokens, sequence.pages, sequence.slots, sequence.parts(), sequence.prompt.namespace
+            )
         else:
             self._store.pages.give(sequence.pages)
         return sequence.generation()

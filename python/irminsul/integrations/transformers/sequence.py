@@ -9,6 +9,7 @@ from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,6 +57,8 @@ class Sequence:
         The prompt, then the new tokens.
     prefix_len : int
         Positions that the exact prefix covers.
+    pages, slots : list of int; Tensor, int64, [positions]
+        Pages of the sequence and their token slots.
     last : Tensor or None, float32, [vocabulary]
         Scores of the token that comes next.
     """
@@ -65,6 +68,7 @@ class Sequence:
     spans: AbstractSequence[Span]
     prefix_len: int
     pages: list[int]
+    slots: Tensor
     generator: torch.Generator
     last: Tensor | None = None
     done: bool = False
@@ -73,7 +77,11 @@ class Sequence:
 
     def stretch(self, start: int, end: int) -> Stretch:
         """Return positions [start, end) as a piece of a batch."""
-        return Stretch(torch.tensor(self.tokens[start:end]), start, self.pages)
+        if end <= self.prompt_len:
+            tokens = torch.from_numpy(self.prompt.tokens[start:end].astype(np.int64))
+        else:
+            tokens = torch.tensor(self.tokens[start:end])
+        return Stretch(tokens, start, self.slots)
 
     def append(self, token: int, request: Request) -> None:
         """Add a new token and see whether it was the last one."""

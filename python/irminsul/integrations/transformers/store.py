@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from irminsul._core import ChunkParams, Namespace, Policy, Registry
 from irminsul.errors import InvalidParams
@@ -38,6 +39,7 @@ class Kept:
 
     tokens: TokenArray
     pages: list[int]
+    slots: Tensor
     parts: list[Part]
     namespace: Namespace
     nodes: list[int] = field(default_factory=list)
@@ -70,11 +72,16 @@ class Store:
         self._clock = itertools.count(1)
 
     def keep(
-        self, tokens: TokenArray, pages: list[int], parts: list[Part], namespace: Namespace
+        self,
+        tokens: TokenArray,
+        pages: list[int],
+        slots: Tensor,
+        parts: list[Part],
+        namespace: Namespace,
     ) -> int:
         """Take a finished sequence over; return its number."""
         number = next(self._numbers)
-        kept = Kept(tokens, pages, parts, namespace, used=next(self._clock))
+        kept = Kept(tokens, pages, slots, parts, namespace, used=next(self._clock))
         self.kept[number] = kept
         start, parent = 0, None
         for part in parts:

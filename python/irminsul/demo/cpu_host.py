@@ -116,6 +116,9 @@ def _keep_nccl_out() -> None:
 
     initialise.irminsul_original = original  # type: ignore[attr-defined]
     GroupCoordinator.__init__ = initialise
+    # Their public forms are registered for GPUs only.
+    GroupCoordinator.all_gather_into_tensor = GroupCoordinator._all_gather_into_tensor
+    GroupCoordinator.reduce_scatter_tensor = GroupCoordinator._reduce_scatter_tensor
 
 
 def _pin_nothing() -> None:

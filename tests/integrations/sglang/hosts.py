@@ -38,6 +38,16 @@ ENGINES: dict[str, dict[str, Any]] = {
     "20-chunk128": {"version": "0.5.20", "chunk": 128, "page_size": 1, "overlap": True},
     "22-whole": {"version": "0.5.22", "chunk": -1, "page_size": 1, "overlap": True},
 }
+# Engines that serve adapters.
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "16-lora": {"version": "0.5.16", "chunk": -1, "page_size": 1, "overlap": True},
+    "23-lora": {"version": "0.5.23", "chunk": -1, "page_size": 1, "overlap": True},
+}
+# Engines of two ranks.
+RANKS: dict[str, dict[str, Any]] = {
+    "16-tp2": {"version": "0.5.16", "chunk": -1, "page_size": 16, "overlap": True},
+    "23-tp2": {"version": "0.5.23", "chunk": 64, "page_size": 1, "overlap": True},
+}
 if EVERYTHING:
     ENGINES |= {
         "20-whole": {"version": "0.5.20", "chunk": -1, "page_size": 16, "overlap": False},
@@ -59,9 +69,27 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "whole": {
         "pool": 8192,
         "holes": [1, 2, 3, 4, 5, 6],
-        "scenarios": ["shifted", "exact", "service"],
+        "scenarios": ["shifted", "exact", "service", "weights"],
     },
-    "chunk64": {"pool": 4096, "holes": [1, 3, 6], "scenarios": ["exact"]},
+    "chunk64": {"pool": 4096, "holes": [1, 3, 6], "scenarios": ["exact", "budget", "chain"]},
+    "tp2": {
+        "pool": 4096,
+        "holes": [1, 3],
+        "scenarios": ["parallel"],
+        "arguments": {"tp_size": 2, "log_level": "info"},
+    },
+    "lora": {
+        "pool": 4096,
+        "holes": [],
+        "only": ["lora"],
+        "arguments": {
+            "enable_lora": True,
+            "lora_backend": "torch_native",
+            "max_lora_rank": 8,
+            "max_loras_per_batch": 3,
+            "lora_target_modules": ["o_proj", "down_proj"],
+        },
+    },
     "chunk128": {"pool": 1104, "holes": [2, 5], "scenarios": ["pressure"]},
 }
 
@@ -115,13 +143,13 @@ def facts(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _facts(name: str) -> tuple[Done, dict[str, Any]]:
-    engine, details = (ENGINES | GRID)[name], _DETAILS[name.split("-")[1]]
+    engine, details = (ENGINES | GRID | RANKS | ADAPTERS)[name], _DETAILS[name.split("-")[1]]
     tiny = details["pool"] < 2048
     return _drive(
         {
             **engine,
             **details,
-            "scenarios": ["delta0", *details["scenarios"], "stale"],
+            "scenarios": details.get("only") or ["delta0", *details["scenarios"], "stale"],
             # Short prompts, so that the CPU's attention is bit-reproducible, want short spans.
             "environment": {
                 "IRMINSUL_MIN_SPAN": "8",
@@ -135,6 +163,7 @@ def _facts(name: str) -> tuple[Done, dict[str, Any]]:
                 "schedule_conservativeness": 0.05 if tiny else 1.0,
                 # Prefill and decode in one batch, where both happen at once.
                 "enable_mixed_chunk": tiny and engine["overlap"],
+                **details.get("arguments", {}),
             },
         }
     )

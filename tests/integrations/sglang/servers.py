@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -43,12 +44,13 @@ def serve(
     version: str,
     launcher: str = "module",
     environment: dict[str, str] | None = None,
+    tokenizer: bool = False,
     **arguments: Any,
 ) -> Iterator[Running]:
     """Serve the tiny model with irminsul; `arguments` are SGLang's, with underscores."""
     port = _free_port()
     options = cpu_host.engine_arguments(
-        hosts.model(),
+        _with_tokenizer(hosts.model()) if tokenizer else hosts.model(),
         radix_cache_backend="irminsul",
         context_length=4096,
         max_running_requests=16,
@@ -56,6 +58,7 @@ def serve(
         port=port,
         enable_metrics=True,
         skip_server_warmup=True,
+        skip_tokenizer_init=not tokenizer,
         **arguments,
     )
     with tempfile.TemporaryDirectory(prefix="irminsul-test-server-") as folder:
@@ -91,11 +94,27 @@ def _environment(version: str, ranks: int) -> dict[str, str]:
     }
 
 
+def _with_tokenizer(model: str) -> str:
+    """Give the model a token for every byte, and return its folder."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = {"<s>": 0, "</s>": 1} | {letter: 2 + i for i, letter in enumerate(letters)}
+    tokenizer = Tokenizer(models.BPE(vocab=tokens, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(Path(model) / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 16_384}
+    (Path(model) / "tokenizer_config.json").write_text(json.dumps(settings))
+    return model
+
+
 def _flags(options: dict[str, Any]) -> Sequence[str]:
     flags = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
-        flags += [flag] if value is True else [flag, str(value)]
+        if value is not False:
+            flags += [flag] if value is True else [flag, str(value)]
     return flags
 
 

@@ -90,6 +90,15 @@ class TestShifted:
 
 
 @pytest.mark.parametrize("name", WHOLE)
+def test_at_every_shift_turning_beats_leaving_keys_as_they_were(name: str) -> None:
+    shifts = facts(name)["shifted"]["shifts"]
+    assert set(shifts) == {"1", "-1", "17", "-17", "1000", "-1000"}
+    for shift, found in shifts.items():
+        assert found["reused"] >= 0.9 * 300, shift
+        assert 0 <= found["kl"] < found["kl_not_turned"], shift
+
+
+@pytest.mark.parametrize("name", WHOLE)
 class TestService:
     """Requests as users send them."""
 
@@ -135,12 +144,21 @@ class TestService:
         assert 600 <= order["cached"] < order["prompt"]
         assert order["deltas"] == 4
         assert order["tiles"]
+        # What the model ran is what the answer does not call cached: four documents between misses.
+        assert order["computed"] == order["prompt"] - order["cached"]
 
     def test_a_flush_forgets_everything(self, name: str) -> None:
         flush = facts(name)["service"]["flush"]
         assert flush["before"] >= 180
         assert flush["after"] == 0
         assert flush["again"] >= 180
+
+    @pytest.mark.parametrize("source", ["disk", "tensor"])
+    def test_new_weights_forget_everything(self, name: str, source: str) -> None:
+        weights = facts(name)["weights"][source]
+        assert weights["updated"]
+        assert weights["first"] == weights["after"] == 0
+        assert min(weights["before"], weights["again"]) >= 180
 
     def test_aborted_requests_leave_the_others_alone(self, name: str) -> None:
         abort = facts(name)["service"]["abort"]
@@ -158,6 +176,51 @@ def test_an_exact_request_never_decodes_on_approximate_rows(name: str) -> None:
     assert exact["cached"][2] > 250
     assert exact["tokens_equal"]
     assert exact["rows_equal"]
+
+
+CHUNK64 = [name for name in ALL if "chunk64" in name]
+
+
+@pytest.mark.parametrize("name", CHUNK64)
+class TestBudget:
+    """Moved text many times longer than the chunk budget of 64 tokens."""
+
+    def test_a_known_prompt_takes_one_round(self, name: str) -> None:
+        budget = facts(name)["budget"]
+        alone, *pair = budget["rounds"]
+        assert [(one["prefix"], one["reused"], one["computed"]) for one in alone] == [(0, 600, 29)]
+        assert [len(rounds) for rounds in pair] == [1, 1]
+        assert budget["cached"] == [600, 300, 300]
+
+    def test_no_batch_computes_more_than_the_budget(self, name: str) -> None:
+        assert all(count <= 64 for count in facts(name)["budget"]["computed"])
+
+    def test_an_unknown_prompt_takes_as_many_rounds_as_ever(self, name: str) -> None:
+        assert facts(name)["budget"]["cold_rounds"] == 5
+
+
+@pytest.mark.parametrize("name", CHUNK64)
+class TestChain:
+    """Ten calls of one session, each over rows that earlier calls moved."""
+
+    def test_every_call_after_the_first_reuses_the_session(self, name: str) -> None:
+        calls = facts(name)["chain"]["calls"]
+        assert len(calls) == 10
+        # A header may happen to begin with the token that another one begins with.
+        assert all(call["exact_cached"] < 8 for call in calls)
+        assert all(call["cached"] >= 0.6 * call["prompt"] for call in calls[1:])
+
+    def test_answers_do_not_drift_away_from_computing_everything(self, name: str) -> None:
+        turns = [call["turn"] for call in facts(name)["chain"]["calls"]]
+        # Random weights forget nothing and smooth nothing: an error, but one that does not grow.
+        assert turns[0] < 0.02
+        assert max(turns[6:]) < 1.5 * max(turns[1:4])
+
+    def test_turns_and_approximations_are_counted_and_bounded(self, name: str) -> None:
+        calls = facts(name)["chain"]["calls"]
+        assert calls[0]["depth"] == calls[0]["hops"] == 0
+        assert all(1 <= call["depth"] <= 10 for call in calls[1:])
+        assert all(1 <= call["hops"] <= 10 for call in calls[1:])
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -115,6 +115,7 @@ def _reordered(host: Host, writer: Writer) -> dict[str, Any]:
         "prompt": len(prompt),
         "deltas": len({span[2] for plan in plans for span in plan["spans"]}),
         "tiles": all(_tiles(plan) for plan in plans),
+        "computed": sum(end - start for plan in plans for start, end in plan["holes"]),
     }
 
 

@@ -21,6 +21,33 @@ def run(host: Host) -> dict[str, Any]:
         facts[shift] = _moved(host, prompt, f"moved-{shift}")
         host.flush()
         host.run(writer.text(90) + document + writer.text(20), f"donor-{shift}")
+    facts["shifts"] = _shifts(host, writer)
+    return facts
+
+
+def _shifts(host: Host, writer: Writer) -> dict[str, dict[str, float]]:
+    """Moved near and far: the answer's distance from a cold one, with and without the turn."""
+    oracle = Oracle(host.config["model"])
+    document = writer.text(300)
+    facts = {}
+    for shift in (1, -1, 17, -17, 1000, -1000):
+        header, rid = 1050 if shift < -100 else 50, f"shift{shift}"
+        host.flush()
+        host.run(writer.text(header) + document + writer.text(20), f"{rid}-donor")
+        prompt = writer.text(header + shift) + document + writer.text(12)
+        logprobs = {"return_logprob": True, "top_logprobs_num": VOCABULARY, "max_new_tokens": 1}
+        got = host.run(prompt, rid, **logprobs)
+        plan = host.plans(rid)[0]
+        positions = [p for start, end, _ in plan["spans"] for p in range(start, end)]
+        donors = plan["plan"]["source_rows"]
+        still = {p: (0, donors[:, index]) for index, p in enumerate(positions)}
+        tokens = torch.tensor(prompt)
+        cold = oracle.prefill(tokens)[1].log_softmax(0)
+        facts[str(shift)] = {
+            "reused": plan["reused"],
+            "kl": _divergence(cold, _logprobs(got)),
+            "kl_not_turned": _divergence(cold, oracle.prefill(tokens, still)[1].log_softmax(0)),
+        }
     return facts
 
 
@@ -95,11 +122,22 @@ def _relative(got: Tensor, wanted: Tensor) -> float:
 
 def _difference(result: Any, wanted: Tensor) -> float:
     """Root mean square difference of the first token's log probabilities."""
-    given = result["meta_info"]["output_top_logprobs"][0]
-    got = torch.full((VOCABULARY,), float("nan"))
-    for logprob, token, _ in given:
-        got[token] = logprob
+    got = _logprobs(result)
     known = ~got.isnan()
-    if int(known.sum()) < VOCABULARY - 8:
-        raise AssertionError(f"the engine gave {int(known.sum())} of {VOCABULARY} logprobs")
     return float((got[known] - wanted[known]).square().mean().sqrt())
+
+
+def _divergence(wanted: Tensor, got: Tensor) -> float:
+    """Kullback-Leibler divergence of `got` from `wanted`, both log probabilities, in nats."""
+    known = ~got.isnan()
+    return float((wanted.exp() * (wanted - got))[known].sum())
+
+
+def _logprobs(result: Any) -> Tensor:
+    """Return the first token's log probabilities; a few may be missing (NaN)."""
+    got = torch.full((VOCABULARY,), float("nan"))
+    for logprob, token, _ in result["meta_info"]["output_top_logprobs"][0]:
+        got[token] = logprob
+    if int(got.isnan().sum()) > 8:
+        raise AssertionError(f"the engine left out {int(got.isnan().sum())} logprobs")
+    return got

@@ -216,7 +216,7 @@ def test_a_failure_before_the_end_leaves_the_batch_alone() -> None:
     finding.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     leaf.value = None
     before = dict(vars(batch))
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         planner.prepare(batch, [window])
     assert all(value is before[name] for name, value in vars(batch).items())
     assert window.request.cached_tokens == 0

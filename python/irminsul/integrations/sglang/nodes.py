@@ -30,7 +30,8 @@ def hold(node: Any, offset: int, tokens: array[int], target: int, count: int) ->
     if node.value is None:
         return False
     held, wanted = ids_of(node.key.token_ids), ids_of(tokens)
-    return np.array_equal(held[offset : offset + count], wanted[target : target + count])
+    held, wanted = held[offset : offset + count], wanted[target : target + count]
+    return len(held) == len(wanted) and bool((held == wanted).all())
 
 
 def set_record(node: Any, record: NodeRecord | None) -> None:

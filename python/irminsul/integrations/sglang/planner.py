@@ -56,12 +56,14 @@ def prepare(batch: Any, windows: list[Window]) -> Trimmed:
     Slots and ``seq_lens`` stay: the request owns its rows, moved or computed. For each request
     ``prefix_lens + extend_lens`` stays its end, so code that adds the two sees no difference.
     """
-    positions, index = _computed(windows)
+    slots = batch.out_cache_loc
+    host = _computed(windows)
+    positions, index = to_device(host, slots.device)
     computed = [window.end - window.start - window.reused for window in windows]
     return Trimmed(
         plan=_device_plan(batch, windows, positions),
-        inputs=_select(batch.prefill_input_ids_cpu, index),
-        slots=batch.out_cache_loc[to_device(index, batch.out_cache_loc.device)],
+        inputs=_select(batch.prefill_input_ids_cpu, host[1]),
+        slots=slots[index],
         computed=computed,
         prefixes=[window.end - count for window, count in zip(windows, computed, strict=True)],
         histories=[_history(window) for window in windows],
@@ -88,8 +90,8 @@ def forget_produced_again(window: Window) -> None:
         window.request.irm_moved = provenance.forget_from(known, window.start)
 
 
-def _computed(windows: list[Window]) -> tuple[Tensor, Tensor]:
-    """Return the positions of all tokens to compute, and where in the batch they are."""
+def _computed(windows: list[Window]) -> Tensor:
+    """Return the positions of all tokens to compute, and where in the batch they are, [2, n]."""
     positions, index, base = [], [], 0
     for window in windows:
         for start, end in window.holes():
@@ -97,7 +99,7 @@ def _computed(windows: list[Window]) -> tuple[Tensor, Tensor]:
             positions.append(place)
             index.append(place + (base - window.start))
         base += window.end - window.start
-    return torch.from_numpy(np.concatenate(positions)), torch.from_numpy(np.concatenate(index))
+    return torch.from_numpy(np.stack([np.concatenate(positions), np.concatenate(index)]))
 
 
 def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchPlan:
@@ -106,11 +108,11 @@ def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchP
     moved = [(span, target) for span, target in placed if not span.on_host]
     spans = [span for span, _ in moved]
     source = [
-        node.value[offset : offset + count] for span in spans for node, offset, count in span.rows
+        node.value.narrow(0, offset, count) for span in spans for node, offset, count in span.rows
     ]
     return BatchPlan(
         holes=[window.holes() for window in windows],
-        positions=to_device(positions, slots.device),
+        positions=positions,
         source_slots=_joined(source, slots),
         target_slots=_joined([target for _, target in moved], slots),
         deltas=_deltas(spans, slots.device),
@@ -121,16 +123,27 @@ def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchP
 
 def _placed(windows: list[Window], slots: Tensor) -> list[tuple[Span, Tensor]]:
     """Return every span with the slots of its tokens."""
-    found, base = [], 0
+    lengths: list[int] = []
     for window in windows:
-        skip = base - window.start
-        found += [(span, slots[span.start + skip : span.end + skip]) for span in window.spans]
-        base += window.end - window.start
+        position = window.start
+        for span in window.spans:
+            lengths += [span.start - position, span.length]
+            position = span.end
+        lengths += [window.end - position, 0]
+    # Gaps and spans take turns, so every second part is a span's; one call makes all of them.
+    parts = torch.split(slots, lengths)[1::2]
+    found: list[tuple[Span, Tensor]] = []
+    first = 0
+    for window in windows:
+        found += zip(window.spans, parts[first:], strict=False)
+        first += len(window.spans) + 1
     return found
 
 
 def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
-    return torch.cat(parts).to(torch.int64) if parts else like.new_empty(0, dtype=torch.int64)
+    if not parts:
+        return like.new_empty(0, dtype=torch.int64)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(torch.int64)
 
 
 def _deltas(spans: list[Span], device: torch.device) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class Span:
         """Number of tokens."""
         return self.end - self.start
 
-    @property
+    @cached_property
     def on_host(self) -> bool:
         """True when the rows lie in host memory, not in tree nodes; a span never mixes the two."""
         return any(getattr(node, "on_host", False) for node, _, _ in self.rows)

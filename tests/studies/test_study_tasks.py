@@ -63,7 +63,7 @@ def test_what_is_asked_in_evaluation_is_never_trained_on(seed):
     trained = tasks.make_world(rng, FILLER, tasks.Shape(1500, 5, 12, 0.2), EVEN)
     assert not any(tasks.HELD_OUT[a][b] for a, b in facts_in(trained)[3])
     asked = tasks.make_world(
-        rng, FILLER, tasks.Shape(1500, 5, 6, 0.1), EVEN, held_out=True, each=True
+        rng, FILLER, tasks.Shape(1500, 5, 6, 0.1), EVEN, held_out=True, each=tasks.KINDS
     )
     assert [question.kind for question in asked.questions] == list(tasks.KINDS)
     held = {(a, b) for a, b in facts_in(asked)[3] if tasks.HELD_OUT[a][b]}
@@ -81,7 +81,7 @@ def test_what_is_asked_in_evaluation_is_never_trained_on(seed):
 def test_the_links_of_a_chain_stand_in_different_documents(seed):
     shape = tasks.Shape(2400, 8, 6, 0.1)
     world = tasks.make_world(
-        np.random.default_rng(seed), FILLER, shape, EVEN, held_out=True, each=True
+        np.random.default_rng(seed), FILLER, shape, EVEN, held_out=True, each=tasks.KINDS
     )
     links = facts_in(world)[0]
     (question,) = [q for q in world.questions if q.kind == "hop3"]

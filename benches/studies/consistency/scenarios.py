@@ -47,7 +47,7 @@ class Maker:
         """Return trial `index` of a scenario: one question of each kind over one world."""
         rng = np.random.default_rng([self.seed, SCENARIOS.index(scenario), index])
         shape = tasks.Shape(self.tokens, self.documents, len(tasks.KINDS), distractors=0.1)
-        world = tasks.make_world(rng, self.filler, shape, _EACH, held_out=True, each=True)
+        world = tasks.make_world(rng, self.filler, shape, _EACH, held_out=True, each=tasks.KINDS)
         return _BUILDERS[scenario](self, rng, world)
 
     def header(self, rng: np.random.Generator) -> tasks.Tokens:

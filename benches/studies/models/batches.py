@@ -42,7 +42,7 @@ class Stage:
     bars: dict[str, float]
     latest: float
     names: int = 512
-    min_steps: int = 50
+    min_steps: int = 100
 
 
 @dataclass(frozen=True)

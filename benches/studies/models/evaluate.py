@@ -45,10 +45,11 @@ def samples(index: int, options: argparse.Namespace, filler: tasks.Filler) -> An
     """One world, one prompt of each kind: (kind, prompt, answer)."""
     rng = np.random.default_rng([7, index])
     shape = tasks.Shape(
-        options.tokens, options.documents, len(tasks.KINDS), distractors=0.1, names=options.names
+        options.tokens, options.documents, len(options.kinds), distractors=0.1, names=options.names
     )
-    mix = dict.fromkeys(tasks.KINDS, 1.0)
-    world = tasks.make_world(rng, filler, shape, mix, held_out=True, each=True)
+    mix = dict.fromkeys(options.kinds, 1.0)
+    held_out = not options.trained_pairs
+    world = tasks.make_world(rng, filler, shape, mix, held_out=held_out, each=options.kinds)
     context = np.concatenate([[tasks.BOS], *world.documents]).tolist()
     return [(q.kind, [*context, *q.prompt], q.answer) for q in world.questions]
 
@@ -56,11 +57,11 @@ def samples(index: int, options: argparse.Namespace, filler: tasks.Filler) -> An
 def accuracy(model: Any, options: argparse.Namespace) -> dict[str, float]:
     """Per cent of right answers by kind."""
     filler = tasks.Filler()
-    hits: dict[str, list[bool]] = {kind: [] for kind in tasks.KINDS}
+    hits: dict[str, list[bool]] = {kind: [] for kind in options.kinds}
     for first in range(0, options.samples, options.batch):
         last = min(options.samples, first + options.batch)
         worlds = [samples(i, options, filler) for i in range(first, last)]
-        for kind, row in zip(tasks.KINDS, zip(*worlds, strict=True), strict=True):
+        for kind, row in zip(options.kinds, zip(*worlds, strict=True), strict=True):
             hits[kind] += right(model, [(prompt, answer) for _, prompt, answer in row])
     return {kind: 100 * sum(values) / len(values) for kind, values in hits.items()}
 
@@ -72,6 +73,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)
     parser.add_argument("--names", type=int, default=len(tasks.NAMES))
+    parser.add_argument("--kinds", nargs="+", choices=tasks.KINDS, default=tasks.KINDS)
+    parser.add_argument(
+        "--trained-pairs", action="store_true", help="ask for pairs like training's"
+    )
     parser.add_argument("--batch", type=int, default=25)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "model.json")
     parser.add_argument("--check", action="store_true", help="32 short samples")
@@ -100,7 +105,8 @@ def main() -> None:
 def _row(kind: str, value: float, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "bar_id": "quality.model",
-        "case": f"{kind}, {options.tokens} tokens",
+        "case": f"{kind}, {options.tokens} tokens"
+        + (", pairs as in training" if options.trained_pairs else ""),
         "metric": "accuracy",
         "value": float(f"{value:.4g}"),
         "unit": "%",

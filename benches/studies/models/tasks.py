@@ -256,7 +256,7 @@ def make_world(
     mix: dict[str, float],
     *,
     held_out: bool = False,
-    each: bool = False,
+    each: Sequence[str] = (),
 ) -> World:
     """Draw documents and questions.
 
@@ -267,12 +267,12 @@ def make_world(
     held_out
         Whether the facts that are asked for are those that training never shows.
     each
-        Ask one question of every kind, whatever `shape.questions` and `mix` say.
+        Ask one question of each of these kinds, whatever `shape.questions` and `mix` say.
     """
     draw = _Draw(rng, shape.names)
     share = np.cumsum([mix.get(kind, 0.0) for kind in KINDS])
     if each:
-        made = [_make_kind(draw, kind, held_out) for kind in KINDS]
+        made = [_make_kind(draw, kind, held_out) for kind in each]
     else:
         made = [_make(draw, share, held_out) for _ in range(shape.questions)]
     asked = sum(len(fact) for facts, _ in made for fact in facts)

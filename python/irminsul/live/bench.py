@@ -43,16 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a server without irminsul to compare with (default: exact service on the same "
         "server, which reuses exact prefixes only)",
     )
-    counts = {
-        "--sessions": ("sessions that run at once", 8),
-        "--max-tokens": ("length of every answer in tokens", 32),
-        "--repeats": ("replays of each side, in turn", 1),
-    }
-    for name, (text, default) in counts.items():
-        parser.add_argument(
-            name, type=int, default=default, metavar="N", help=f"{text} (%(default)s)"
-        )
-    parser.add_argument("--limit", type=int, metavar="N", help="replay the first N sessions only")
+    _add_counts(parser)
     parser.add_argument(
         "--side",
         choices=("both", "reuse", "prefix"),
@@ -70,6 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send token ids made by this tokenizer.json (default: text, or DeepSeek's ids where "
         "the server has no tokenizer)",
     )
+
+
+def _add_counts(parser: argparse.ArgumentParser) -> None:
+    counts = {
+        "--sessions": ("sessions that run at once", 8),
+        "--max-tokens": ("length of every answer in tokens", 32),
+        "--repeats": ("replays of each side, in turn", 1),
+    }
+    for name, (text, default) in counts.items():
+        parser.add_argument(
+            name, type=int, default=default, metavar="N", help=f"{text} (%(default)s)"
+        )
+    parser.add_argument("--limit", type=int, metavar="N", help="replay the first N sessions only")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -87,7 +87,10 @@ def _options() -> argparse.Namespace:
     if "--check" in sys.argv:
         parser.set_defaults(samples=32, tokens=512, documents=6, batch=2, chunk_tokens=1024)
         parser.set_defaults(out=Path("build/studies/consistency.json"))
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not (options.weights / "config.json").exists():
+        parser.error(f"no weights in {options.weights}: see benches/studies/models/README.md")
+    return options
 
 
 if __name__ == "__main__":

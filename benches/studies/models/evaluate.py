@@ -84,6 +84,8 @@ def main() -> None:
         parser.set_defaults(samples=32, tokens=512, documents=6, batch=4)
         parser.set_defaults(out=Path("build/studies/model.json"))
     options = parser.parse_args()
+    if not (options.weights / "config.json").exists():
+        parser.error(f"no weights in {options.weights}: see README.md")
     torch.set_num_threads(1)
     cuda = torch.cuda.is_available()
     name = torch.cuda.get_device_name() if cuda else f"{platform.machine()} CPU"

@@ -23,7 +23,7 @@ use raw::Pin;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
-const ROUNDS: usize = 20_000;
+const ROUNDS: usize = 5_000;
 
 /// A value that knows its key and is counted while it exists.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ mod maps;
 
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use irminsul_benches::splitmix;
 use maps::Map;
@@ -19,8 +19,10 @@ use serde_json::{Value, json};
 pub const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 const CAPACITY: usize = 1 << 18;
-/// Calls of one thread in one sample.
+/// Calls of one thread in one sample, unless its time runs out before.
 const CALLS: usize = 1 << 18;
+const LONGEST: Duration = Duration::from_millis(60);
+/// One call in so many is timed, and the clock is looked at.
 const TIMED: usize = 64;
 
 /// One case.
@@ -68,7 +70,9 @@ fn work(map: &dyn Map, case: Case, ranks: &[u32], start: &Barrier) -> Seen {
     let mut seen = Seen::default();
     start.wait();
     let begin = Instant::now();
+    let mut calls = 0;
     for (call, &rank) in ranks.iter().enumerate() {
+        calls += 1;
         let key = key(rank);
         // Cheap and the same for every map; the low bits of the call number would alias with TIMED.
         let dice = (call as u64).wrapping_mul(SPREAD) >> 57;
@@ -88,9 +92,12 @@ fn work(map: &dyn Map, case: Case, ranks: &[u32], start: &Barrier) -> Seen {
         }
         if let Some(timed) = timed {
             seen.times.push(timed.elapsed().as_nanos() as f64);
+            if begin.elapsed() > LONGEST {
+                break;
+            }
         }
     }
-    seen.calls_per_s = ranks.len() as f64 / begin.elapsed().as_secs_f64();
+    seen.calls_per_s = f64::from(calls) / begin.elapsed().as_secs_f64();
     seen
 }
 
@@ -283,14 +290,24 @@ fn main() -> std::io::Result<()> {
     let path = arguments
         .next()
         .unwrap_or_else(|| "results.json".to_owned());
-    let samples = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(5);
+    let mut number = |default| {
+        arguments
+            .next()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(default)
+    };
+    let (samples, seconds) = (number(5), number(3600));
+    let begin = Instant::now();
     let machine = irminsul_benches::machine();
     let cores = core_affinity::get_core_ids().map_or(1, |cores| cores.len());
     let mut all = Vec::new();
-    for case in cases(cores) {
-        rows(case, &run(case, samples), samples, &mut all);
-    }
     lookups::rows(cores.min(16), &mut all);
+    // The most important first; what does not fit the time is left out.
+    for case in cases(cores) {
+        if begin.elapsed().as_secs() < seconds as u64 {
+            rows(case, &run(case, samples), samples, &mut all);
+        }
+    }
     let command = "cargo run --release --manifest-path benches/rust/Cargo.toml --bin threads";
     let results = json!({ "machine": machine, "command": command, "rows": all });
     std::fs::write(path, serde_json::to_string_pretty(&results)? + "\n")

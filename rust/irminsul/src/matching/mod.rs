@@ -16,7 +16,7 @@ use crate::chunker::BLOCK;
 use crate::gear::WINDOW;
 use crate::params::ChunkParams;
 use crate::policy::Policy;
-use crate::registry::View;
+use crate::registry::{Donors, View};
 use crate::simd::{SampleScratch, hash_chunks};
 use crate::window::Sampler;
 
@@ -110,7 +110,8 @@ fn offer_chunks(search: &mut Search<'_, '_>, tokens: &[u32], bounds: &[usize], c
             let (start, end) = (bounds[0], bounds[1]);
             if end > cover.covered() {
                 let donors = search.chunk_donors(key);
-                cover.offer(search, start, end, donors.as_slice());
+                let donors = donors.as_ref().map_or(&[][..], Donors::as_slice);
+                cover.offer(search, start, end, donors);
             }
         }
         next += fingerprints.len();
@@ -152,7 +153,8 @@ fn search_gap(search: &mut Search<'_, '_>, sampler: &mut Sampler<'_>, cover: &mu
         for (window, &key) in windows.drain(..).zip(&keys) {
             if window.end > cover.covered() {
                 let donors = search.window_donors(key);
-                cover.offer(search, window.start(), window.end, donors.as_slice());
+                let donors = donors.as_ref().map_or(&[][..], Donors::as_slice);
+                cover.offer(search, window.start(), window.end, donors);
             }
         }
         sampler.skip_to(cover.covered());

@@ -62,7 +62,7 @@ impl<'a, 'v> Search<'a, 'v> {
         self.view.fetch_chunk(self.prompt.namespace, fingerprint)
     }
 
-    pub(crate) fn chunk_donors(&self, key: u64) -> Donors {
+    pub(crate) fn chunk_donors(&self, key: u64) -> Option<Donors> {
         self.view.chunk_donors(self.prompt.namespace, key)
     }
 
@@ -71,7 +71,7 @@ impl<'a, 'v> Search<'a, 'v> {
         self.view.fetch_window(self.prompt.namespace, hash)
     }
 
-    pub(crate) fn window_donors(&self, key: u64) -> Donors {
+    pub(crate) fn window_donors(&self, key: u64) -> Option<Donors> {
         self.view.window_donors(self.prompt.namespace, key)
     }
 

@@ -175,16 +175,24 @@ impl<'a> View<'a> {
         key
     }
 
-    pub(crate) fn chunk_donors(&self, namespace: u64, key: u64) -> Donors {
-        self.donors(namespace, self.core.chunks.get(key))
+    /// Donors of a chunk, if there is any.
+    #[inline]
+    pub(crate) fn chunk_donors(&self, namespace: u64, key: u64) -> Option<Donors> {
+        let words = self.core.chunks.get(key);
+        // Most questions end here.
+        (words != [0; CHUNK_DONORS]).then(|| self.donors(namespace, words))
     }
 
-    pub(crate) fn window_donors(&self, namespace: u64, key: u64) -> Donors {
-        self.donors(namespace, self.core.windows.get(key))
+    /// Donors of a window, if there is any.
+    #[inline]
+    pub(crate) fn window_donors(&self, namespace: u64, key: u64) -> Option<Donors> {
+        let words = self.core.windows.get(key);
+        (words != [0; WINDOW_DONORS]).then(|| self.donors(namespace, words))
     }
 
     /// The key said where to look, not what is there: whether a run is of this namespace, it says
     /// itself.
+    #[inline(never)]
     fn donors<const N: usize>(&self, namespace: u64, words: [u64; N]) -> Donors {
         let nowhere = Place {
             run: RunId(0),

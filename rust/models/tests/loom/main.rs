@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use cache::Cache;
 use loom::thread;
 use node::NodeCell;
-use raw::{Current, Ordering, Slab, Slots, fence};
+use raw::{AtomicU64, Current, Handle, Ordering, Slab, Slots, fence};
 use table::{Inserted, Table};
 
 /// A value that counts its ends, to see that it has exactly one.
@@ -77,6 +77,27 @@ fn ids_are_freed_once_and_never_under_a_pin() {
             .into_iter()
             .for_each(|reader| reader.join().expect("reader"));
         assert_eq!(ends.load(Relaxed), 1);
+    });
+}
+
+#[test]
+fn ids_are_seen_by_whoever_comes_by_the_handle() {
+    check(|| {
+        let shared = Arc::new((AtomicU64::new(0), Slab::default()));
+        // Loom does not see the lock that orders the making of the slots.
+        shared.1.retire(shared.1.insert(0).expect("room"));
+        let reader = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                // Relaxed: the word alone has to order the value before the pin.
+                let bits = shared.0.load(Ordering::Relaxed);
+                let pin = (bits != 0).then(|| shared.1.pin(Handle::from_bits(bits)));
+                assert!(pin.flatten().is_none_or(|pin| *pin == 1));
+            })
+        };
+        let handle = shared.1.insert(1).expect("room");
+        shared.0.store(handle.bits(), Ordering::Relaxed);
+        reader.join().expect("reader");
     });
 }
 

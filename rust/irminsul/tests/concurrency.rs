@@ -29,10 +29,10 @@ fn spans(segments: &[Segment]) -> impl Iterator<Item = &Reuse> {
 /// a node is of, and splits leave positions as they were.
 fn read(registry: &Registry, namespace: &Namespace, seed: u64, stop: &AtomicBool) -> usize {
     let mut reused = 0;
-    let mut step = seed;
+    let mut draw = seed;
     while !stop.load(Ordering::Relaxed) {
-        step = step.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
-        let wanted = (step >> 33) % DOCUMENTS;
+        draw = draw.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        let wanted = (draw >> 33) % DOCUMENTS;
         let prompt = [&[1, 2, 3][..], &document(wanted)].concat();
         let mut plan = registry
             .lookup(&prompt, namespace, 0)

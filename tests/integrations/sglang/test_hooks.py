@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from irminsul.integrations.sglang.agreement import Agreement
+from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.hooks import Hooks, expand
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
@@ -144,6 +145,18 @@ def test_rows_move_before_the_model_runs_and_requests_return_after() -> None:
     }
     assert mine.active is None
     assert mine.per_request(batch) is batch
+
+
+@pytest.mark.parametrize("expand_cost", [0.0, 1e6])
+def test_the_form_of_attention_is_chosen_for_the_rows_that_run(expand_cost: float) -> None:
+    """Kept by the hooks: SGLang's runners copy a batch's own fields and lose all others."""
+    batch, schedule = forward_batch(), SimpleNamespace(irm_plan=plan())
+    mine = hooks(torch.zeros(SLOTS, 1, 576))
+    mine._costs = Costs(1.0, 2.0, 1.0, expand_cost)
+    mine.adopt(batch, schedule, RUNNER)
+    seen = []
+    mine.forward(lambda runner, view: seen.append(mine.absorbs), RUNNER, batch)
+    assert seen == [expand_cost > 0]
 
 
 def test_a_failure_to_move_rows_is_not_hidden() -> None:

@@ -1,0 +1,86 @@
+"""Training in pieces is the same training, and what it exports loads as a DeepSeek-V3 model."""
+
+import argparse
+from dataclasses import asdict
+
+import batches
+import checkpoint
+import model as small
+import tasks
+import torch
+import train
+
+
+def options(state):
+    return argparse.Namespace(
+        state=state,
+        device="cpu",
+        seed=0,
+        lr=1e-3,
+        hidden=96,
+        layers=2,
+        heads=2,
+        mlp=32,
+        max_length=128,
+        batch_tokens=1024,
+        pin=0,
+        warmup=3,
+        total_seconds=1e9,
+        measure_every=2,
+        compile=False,
+    )
+
+
+def steps(trainer, first, count):
+    filler = tasks.Filler(length=1 << 14)
+    for index in range(first, first + count):
+        trainer._step(batches.make_batch(trainer.stages[0], 0, index, filler))
+
+
+def test_a_checkpoint_loses_nothing(tmp_path):
+    torch.set_num_threads(1)
+    whole = train.Trainer(options(tmp_path / "whole"))
+    steps(whole, 0, 4)
+    first = train.Trainer(options(tmp_path / "pieces"))
+    steps(first, 0, 2)
+    checkpoint.save(tmp_path / "pieces", first.model, first.optimizer, asdict(first.progress))
+    second = train.Trainer(options(tmp_path / "pieces"))
+    assert second.progress.step == 2
+    steps(second, 2, 2)
+    for left, right in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(left, right)
+    sizes = [path.stat().st_size for path in (tmp_path / "pieces").iterdir()]
+    assert max(sizes) < 16 << 20
+
+
+def test_the_production_size_fits(tmp_path):
+    model = small.build(small.config(tasks.VOCABULARY), seed=0)
+    small.save(model, tmp_path)
+    assert (tmp_path / "model.safetensors").stat().st_size <= 6_000_000
+    loaded = small.load(tmp_path)
+    tokens = torch.arange(100, 140)[None]
+    with torch.inference_mode():
+        exact = model.bfloat16().float().eval()(tokens).logits
+        assert torch.allclose(loaded(tokens).logits, exact, atol=1e-3)
+    assert loaded.config.kv_lora_rank + loaded.config.qk_rope_head_dim == 576
+
+
+def test_the_first_layer_looks_back_and_the_second_looks_up():
+    """What training begins from: heads one, two and three tokens back, and an induction head."""
+    model = small.build(small.config(tasks.VOCABULARY), seed=0).eval()
+    model.config._attn_implementation = "eager"
+    text = torch.randperm(500)[:60] + 352
+    text[50] = text[20]
+    with torch.inference_mode():
+        maps = model(text[None], output_attentions=True).attentions
+    for head, back in ((0, 1), (1, 2), (2, 3)):
+        assert float(torch.diagonal(maps[0][0, head], -back)[5:].mean()) > 0.5
+    assert int(maps[1][0, 0, 50].argmax()) == 21
+
+
+def test_a_model_without_preparation_has_neither():
+    model = small.build(small.config(tasks.VOCABULARY), seed=0, plain=True).eval()
+    model.config._attn_implementation = "eager"
+    with torch.inference_mode():
+        maps = model(torch.arange(352, 412)[None], output_attentions=True).attentions
+    assert float(torch.diagonal(maps[0][0, 0], -1)[5:].mean()) < 0.2

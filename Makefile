@@ -104,9 +104,22 @@ format: ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix -q .
 	$(BIN)/ruff format -q .
 
+# Interpreters that `make wheels` builds for, where they are there; free-threaded ones end with a t.
+WHEEL_VERSIONS ?= 3.11 3.12 3.13 3.14 3.14t
+WHEEL_PYTHONS ?= $(foreach v,$(WHEEL_VERSIONS),python$(v) $(wildcard $(HOME)/.pyenv/versions/$(v).*/bin/python))
+MATURIN_BUILD = $(BIN)/maturin build --release --compatibility $(WHEEL_TAG) --out dist
+
 .PHONY: wheel
-wheel: $(VENV)/.complete cuda ## build a wheel with the CUDA library into dist/
-	$(BIN)/maturin build --release --compatibility $(WHEEL_TAG) --out dist
+wheel: $(VENV)/.complete cuda ## build wheels with the CUDA library into dist/: this Python's, and one for all
+	$(MATURIN_BUILD)
+	$(MATURIN_BUILD) --features abi3
+
+.PHONY: wheels
+wheels: wheel ## wheels for every Python from 3.11 on that is installed
+	@for python in $(WHEEL_PYTHONS); do \
+	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	  $(MATURIN_BUILD) --interpreter $$python; \
+	done
 
 .PHONY: lock
 lock: $(VENV)/.complete ## resolve requirements/engine.in again

@@ -15,15 +15,25 @@ PACKAGE = REPOSITORY / "python"
 LIBRARY = "irminsul/_native/cu13/libirminsul_cuda.so"
 
 
-@pytest.fixture(scope="module")
-def wheel() -> zipfile.ZipFile:
-    built = sorted((REPOSITORY / "dist").glob("irminsul_kv-*.whl"), key=lambda p: p.stat().st_mtime)
-    if not built:
+needs_objdump = pytest.mark.skipif(
+    shutil.which("objdump") is None, reason="objdump (binutils) is missing"
+)
+WHEELS = sorted((REPOSITORY / "dist").glob("irminsul_kv-*.whl"))
+
+
+@pytest.fixture(scope="module", params=WHEELS or [None], ids=lambda path: path and path.name)
+def wheel(request: pytest.FixtureRequest) -> zipfile.ZipFile:
+    if request.param is None:
         pytest.skip("there is no wheel in dist/ (make wheel)")
     newest = max(path.stat().st_mtime for path in PACKAGE.rglob("*.py"))
-    if built[-1].stat().st_mtime < newest:
-        pytest.skip(f"{built[-1].name} is older than the sources (make wheel)")
-    return zipfile.ZipFile(built[-1])
+    if request.param.stat().st_mtime < newest:
+        pytest.skip(f"{request.param.name} is older than the sources (make wheel)")
+    return zipfile.ZipFile(request.param)
+
+
+def tags(wheel: zipfile.ZipFile) -> list[str]:
+    """Python, ABI and platform."""
+    return Path(str(wheel.filename)).stem.split("-")[-3:]
 
 
 def native_parts(wheel: zipfile.ZipFile, folder: Path) -> dict[str, Path]:
@@ -45,15 +55,39 @@ def test_holds_both_native_parts_and_no_more(wheel: zipfile.ZipFile, tmp_path: P
     assert re.fullmatch(r"irminsul/_core\.(cpython-3\d+t?-x86_64-linux-gnu|abi3)\.so", core)
 
 
+def test_tags_fit_the_module(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    (core,) = native_parts(wheel, tmp_path).keys() - {LIBRARY}
+    python, abi, platform = tags(wheel)
+    assert re.fullmatch(r"cp31[1-9]", python)
+    if abi == "abi3":
+        # One for all: no older Python than the package supports, and no newer one either.
+        assert (python, Path(core).name) == ("cp311", "_core.abi3.so")
+    else:
+        assert abi.rstrip("t") == python
+        assert Path(core).name == f"_core.{abi.replace('cp', 'cpython-')}-x86_64-linux-gnu.so"
+    metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/WHEEL"))
+    assert f"Tag: {python}-{abi}-{platform}" in wheel.read(metadata).decode()
+
+
+@needs_objdump
 def test_tag_is_no_older_than_any_native_part(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    if shutil.which("objdump") is None:
-        pytest.skip("objdump (binutils) is missing")
-    found = re.search(r"manylinux_(\d+)_(\d+)_x86_64", Path(str(wheel.filename)).name)
+    found = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", tags(wheel)[2])
     assert found, "the wheel must say which glibc it needs"
     tag = tuple(int(part) for part in found.groups())
     for name, path in native_parts(wheel, tmp_path).items():
         assert elf.highest(path, "GLIBC") <= tag, name
         assert elf.run_paths(path) == [], name
+
+
+@needs_objdump
+def test_the_module_exports_its_entry_and_needs_the_c_library_only(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    parts = native_parts(wheel, tmp_path)
+    (core,) = parts.keys() - {LIBRARY}
+    assert elf.exported(parts[core]) == {"PyInit__core"}
+    allowed = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
+    assert elf.needed(parts[core]) <= allowed
 
 
 def test_entry_points_and_licence(wheel: zipfile.ZipFile) -> None:
@@ -65,11 +99,15 @@ def test_entry_points_and_licence(wheel: zipfile.ZipFile) -> None:
         assert f"{info}/licenses/{licence}" in wheel.namelist()
 
 
-def test_unpacked_wheel_works(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_unpacked_wheel_works_without_torch(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    here = f"cp3{sys.version_info.minor}"
+    if tags(wheel)[1] not in ("abi3", here):
+        pytest.skip(f"this is {here}")
     wheel.extractall(tmp_path)
     code = (
         "import irminsul, irminsul.native as n; print(irminsul.__file__); "
-        "print(n.library_path(), n.unavailable_reason())"
+        "print(n.library_path(), n.unavailable_reason()); "
+        "print(len(irminsul.chunk(list(range(10_000)))) > 9, 'torch' in sys.modules)"
     )
     run = subprocess.run(
         # Isolated: no PYTHONPATH, no working folder; the checkout must not stand in for the wheel.
@@ -80,6 +118,7 @@ def test_unpacked_wheel_works(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    package, library = run.stdout.splitlines()
+    package, library, works = run.stdout.splitlines()
     assert package.startswith(str(tmp_path))
     assert library == f"{tmp_path / LIBRARY} None"
+    assert works == "True False"

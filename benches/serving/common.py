@@ -175,6 +175,21 @@ class Clock:
         return taken < least or time.perf_counter() < self._end
 
 
+@dataclass
+class Bench:
+    """What a step works with."""
+
+    server: Callable[[str], Server]
+    vocabulary: int
+    length: int
+    samples: int
+    clock: Clock
+    sessions: list[list[Ids]]
+
+    def prompts(self, length: int = 0) -> Prompts:
+        return Prompts(length or self.length, self.vocabulary, seed=length or self.length)
+
+
 Case = Callable[[Ids], tuple[Ids, str]]
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Clock, Server, machine, show, vocabulary
-from steps import STEPS, Bench
+from common import Bench, Clock, Server, machine, show, vocabulary
+from steps import STEPS
 
 
 def sessions(path: str) -> list[list[Any]]:
@@ -58,7 +58,7 @@ class Engines:
             server.stop()
 
 
-def main() -> int:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="folder with a config.json; random weights")
     parser.add_argument("--out", type=Path, required=True, help="folder for the result files")
@@ -72,7 +72,11 @@ def main() -> int:
         default='{"attention_backend": "flashinfer", "mem_fraction_static": 0.6}',
         help="engine arguments as JSON",
     )
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parsed()
     # For the step that compares both forms of attention; nothing else has such request ids.
     os.environ["IRMINSUL_TEST_FORM"] = "1"
     import sglang

@@ -9,29 +9,13 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from common import Clock, Ids, Load, Prompts, Reply, Row, Server, interleaved, ratio_row
+from common import Bench, Clock, Ids, Load, Prompts, Row, interleaved, ratio_row
+from forms import forms
 
-SHORT = (512, 1024, 2048, 4096)  # prompt lengths at which moving may not pay
 SHARES = (10, 30, 50, 70)  # per cent of a prompt that is moved, over eight holes
-
-
-@dataclass
-class Bench:
-    """What a step works with."""
-
-    server: Callable[[str], Server]
-    vocabulary: int
-    length: int
-    samples: int
-    clock: Clock
-    sessions: list[list[Ids]]
-
-    def prompts(self, length: int = 0) -> Prompts:
-        return Prompts(length or self.length, self.vocabulary, seed=length or self.length)
 
 
 def first_token(bench: Bench) -> list[Row]:
@@ -157,6 +141,12 @@ def plain(bench: Bench) -> list[Row]:
             a == b for a, b in zip(answers["stock"][1:], answers["irminsul"][1:], strict=True)
         )
         equal.append(several_equal == 16)
+    return _plain_rows(first, rate, equal, cached)
+
+
+def _plain_rows(
+    first: dict[str, list[float]], rate: dict[str, list[float]], equal: list[bool], cached: int
+) -> list[Row]:
     rows = [
         ratio_row("sglang.4", "alone_4096", first["irminsul"], "stock", first["stock"], "<= 1.01"),
         {
@@ -199,6 +189,10 @@ def recorded(bench: Bench) -> list[Row]:
             sides[name].flush()
             loads[name].append(sides[name].closed_loop(bench.sessions, clients=8, tokens=32))
 
+    return _recorded_rows(loads)
+
+
+def _recorded_rows(loads: dict[str, list[Load]]) -> list[Row]:
     def mean(load: Load) -> float:
         return statistics.fmean(reply.first for reply in load.replies)
 
@@ -247,64 +241,6 @@ def _summary(loads: list[Load]) -> dict[str, float]:
             sum(reply.cached for reply in replies) / sum(reply.prompt for reply in replies), 4
         ),
         "prompt_tokens": sum(reply.prompt for reply in replies),
-    }
-
-
-def forms(bench: Bench) -> list[Row]:
-    """What the cost model is made of: both forms of attention, rows, short prompts. No bar."""
-    server, n, prompts = bench.server("irminsul"), bench.length, bench.prompts()
-    cases: dict[str, Any] = {}
-    for count, length in itertools.product((2, 8), (64, 256, 512, 1024, 2048)):
-        if count * length <= 8000:
-            for form in ("absorb", "mha"):
-                cases[f"{form} {count} holes of {length}"] = (
-                    lambda cold, c=count, q=length, f=form: (
-                        prompts.holes(cold, c, n - c * q),
-                        f,
-                    )
-                )
-    for count in (2, 9, 17, 33, 65, 129):
-        cases[f"absorb {count} holes of 2600 tokens"] = lambda cold, c=count: (
-            prompts.holes(cold, c, n - 2600),
-            "absorb",
-        )
-    interleaved(server, prompts, cases, 1, Clock(1e9))
-    taken = interleaved(server, prompts, cases, 8, bench.clock)
-    rows = [_median_row(case, replies, n) for case, replies in taken.items()]
-    for length in SHORT:
-        rows += _short(bench, server, length)
-    return rows
-
-
-def _short(bench: Bench, server: Server, length: int) -> list[Row]:
-    """A short prompt, computed and with half or most of it moved: what moving costs at least."""
-    prompts = bench.prompts(length)
-    cases: dict[str, Any] = {
-        f"absorb {length}, {share} moved": lambda cold, r=length * share // 100: (
-            prompts.holes(cold, 2, r),
-            "absorb",
-        )
-        for share in (25, 50, 90)
-    }
-    taken = interleaved(server, prompts, cases, 10, Clock(20.0))
-    return [_median_row(f"{case} {length}", replies, length) for case, replies in taken.items()]
-
-
-def _median_row(case: str, replies: list[Reply], length: int) -> Row:
-    first = sorted(reply.first * 1e3 for reply in replies)
-    return {
-        "bar_id": "sglang.costs",
-        "case": case,
-        "metric": "time to first token",
-        "value": round(statistics.median(first), 3),
-        "unit": "ms",
-        "rival": None,
-        "rival_value": None,
-        "bar": None,
-        "samples": len(first),
-        "spread": [round(first[0], 3), round(first[-1], 3)],
-        "cached_tokens": int(statistics.median(reply.cached for reply in replies)),
-        "prompt_tokens": length,
     }
 
 

@@ -17,11 +17,11 @@ def test_every_reader_finds_what_it_came_for(seed, cluster, units):
 
 def fails(seed: int) -> bool:
     try:
-        Model(seed, 2, [1, 1, 1, 1], helper_waits=True).run()
+        Model(seed, 2, [2, 2, 2, 2], early_queries=True).run()
     except ProtocolError:
         return True
     return False
 
 
-def test_the_model_catches_a_helper_that_follows_the_pairs_own_barriers():
+def test_the_model_catches_queries_given_back_while_they_are_read():
     assert any(fails(seed) for seed in range(200))

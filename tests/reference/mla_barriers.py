@@ -102,17 +102,23 @@ def expect(found: object, wanted: object, who: str) -> None:
 class Model:
     """One worker: `cluster` CTAs that walk through units of so many tiles each.
 
-    `helper_waits` is a mutant: the helper warps follow the pairs' own barriers, and are lapped.
+    `early_queries` is a mutant: the slots of Q are given back while they are still being read.
     """
 
     def __init__(
-        self, seed: int, cluster: int, units: list[int], *, helper_waits: bool = False
+        self,
+        seed: int,
+        cluster: int,
+        units: list[int],
+        *,
+        early_queries: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.speed = self.random.choice([0.3, 1.0, 3.0])
-        self.units, self.helper_waits = units, helper_waits
+        self.units, self.early_queries = units, early_queries
         self.ctas = [Cta(cluster) for _ in range(cluster)]
-        self.now, self.events, self.order = 0.0, [], 0
+        self.now, self.order = 0.0, 0
+        self.events: list[tuple[float, int, Callable[[], object]]] = []
 
     def delay(self, mean: float) -> float:
         """Draw a random time."""
@@ -196,15 +202,11 @@ class Model:
             yield "wait", cta.rope_full[ropes.slot], ropes.phase
             unit, tile = cta.tiles[ropes.slot]
             cut = random.Random(1000 * unit + tile).random() < 0.6
-            for _ in range(QUERY_PAIRS if tile == 0 else 0):
-                if self.helper_waits:
-                    yield "wait", cta.pair_full[pairs.slot], pairs.phase
-                pairs.advance()
-            if cut and not self.helper_waits:
+            if tile == 0:
+                pairs.advance(QUERY_PAIRS)
+            if cut:
                 yield "wait", cta.tile_full[ropes.slot], ropes.phase
             for pair in range(TILE_PAIRS):
-                if self.helper_waits:
-                    yield "wait", cta.pair_full[pairs.slot], pairs.phase
                 if cut:
                     expect(cta.pairs[pairs.slot], [("K", unit, tile, pair)] * 2, "helper")
                 pairs.advance()
@@ -219,13 +221,16 @@ class Model:
         pairs, ropes, p_phase = Ring(PAIRS), Ring(ROPES), 0
         for unit, count in enumerate(self.units):
             yield "wait", cta.q_full, unit & 1
+            queries: list[tuple[int, object]] = []
             for pair in range(QUERY_PAIRS if count else 0):
                 yield "wait", cta.pair_full[pairs.slot], pairs.phase
-                expect(cta.pairs[pairs.slot], [("Q", unit, pair)] * 2, "scores")
-                self.release("pair_empty", pairs.slot)
+                queries.append((pairs.slot, ("Q", unit, pair)))
                 pairs.advance()
+            if self.early_queries:
+                self._release_queries(queries)
             for tile in range(count):
-                yield from self._score(cta, unit, tile, pairs, ropes)
+                yield from self._score(cta, unit, tile, pairs, ropes, queries)
+                queries = []
                 yield "wait", cta.p_empty, p_phase ^ 1
                 p_phase ^= 1
                 cta.p[warp] = (unit, tile)
@@ -236,14 +241,32 @@ class Model:
             cta.sums[warp] = unit
             cta.sums_full.arrive()
 
-    def _score(self, cta: Cta, unit: int, tile: int, pairs: Ring, ropes: Ring) -> Iterator[Step]:
+    def _release_queries(self, queries: list[tuple[int, object]]) -> None:
+        for slot, _ in queries:
+            self.release("pair_empty", slot)
+
+    def _score(
+        self,
+        cta: Cta,
+        unit: int,
+        tile: int,
+        pairs: Ring,
+        ropes: Ring,
+        queries: list[tuple[int, object]],
+    ) -> Iterator[Step]:
         slots = []
         for pair in range(TILE_PAIRS):
             yield "wait", cta.pair_full[pairs.slot], pairs.phase
             slots.append((pairs.slot, ("K", unit, tile, pair)))
             pairs.advance()
+            if pair == 0 and queries:  # the products wait for the loads of Q, arrivals do not
+                yield "sleep", self.delay(0.3), None
+                for slot, wanted in queries:
+                    expect(cta.pairs[slot], [wanted] * 2, "scores")
         cta.tile_full[ropes.slot].arrive()
         yield "wait", cta.rope_ready[ropes.slot], ropes.phase
+        if not self.early_queries:
+            self._release_queries(queries)
         yield "sleep", 0.7 + self.delay(0.4), None
         for slot, wanted in slots:
             expect(cta.pairs[slot], [wanted] * 2, "scores")

@@ -37,21 +37,34 @@ __device__ __forceinline__ uint32_t fragment_offset(uint32_t fragment, int step,
   return fragment + (((2 * step + lane / 16) ^ (lane & 7)) << 4);
 }
 
+// The first slabs of Q from the ring into registers.
 template <class C>
 __device__ __forceinline__ void load_query_registers(Storage<C>& sm, Scores<C>& st) {
 #pragma unroll
   for (int slab = 0; slab < C::Q_SLABS; ++slab) {
-    barrier_wait(&sm.pair_full[st.pairs.slot], st.pairs.phase);
+    if (slab % PAIR_SLABS == 0) barrier_wait(&sm.pair_full[st.pairs.slot], st.pairs.phase);
     const uint32_t at = smem_address(sm.pairs[st.pairs.slot]) + slab % PAIR_SLABS * SLAB_BYTES;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       load_matrices(st.q[4 * slab + step], at + fragment_offset(st.fragment, step, st.lane));
       fence_registers(st.q[4 * slab + step]);
     }
-    if (slab % PAIR_SLABS != PAIR_SLABS - 1) continue;
-    __syncwarp();
-    if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.pair_empty[st.pairs.slot]);
-    st.pairs.advance();
+    if (slab % PAIR_SLABS == PAIR_SLABS - 1) st.pairs.advance();
+  }
+}
+
+// Gives the ring slots of Q back. To be called when the products of a unit's first tile have been
+// issued: an arrival does not wait for loads that are still under way, and the copy that comes next
+// may be faster; a product waits for the registers that it reads.
+template <class C>
+__device__ __forceinline__ void release_queries(Storage<C>& sm, const Scores<C>& st) {
+  fence_async_proxy();
+  __syncwarp();
+#pragma unroll
+  for (int pair = 0; pair < C::Q_PAIRS; ++pair) {
+    const int slot = st.pairs.slot + pair - TILE_PAIRS - C::Q_PAIRS;
+    uint64_t* empty = &sm.pair_empty[slot < 0 ? slot + C::PAIRS : slot];
+    if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(empty);
   }
 }
 
@@ -172,10 +185,15 @@ __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, S
 template <class C>
 __device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scores<C>& st,
                                           int count) {
+  if (count == 0) return;
   float s[32];
+  TileMask tile = issue_scores(sm, st, s);
+  release_queries(sm, st);
+  wait_scores(sm, st, s);
+  softmax_tile(args, sm, st, s, tile);
 #pragma unroll 1
-  for (int t = 0; t < count; ++t) {
-    const TileMask tile = issue_scores(sm, st, s);
+  for (int t = 1; t < count; ++t) {
+    tile = issue_scores(sm, st, s);
     wait_scores(sm, st, s);
     softmax_tile(args, sm, st, s, tile);
   }
@@ -422,11 +440,11 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   // The CTAs of a cluster share a worker; rank tells their rows apart.
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int thread = threadIdx.x % 128;
-  if (threadIdx.x == 0) {
-    init_barriers(sm);
-    let_next_kernel_start();  // the combination waits for this kernel's end by itself
-  }
+  if (threadIdx.x == 0) init_barriers(sm);
   sync_cluster<C>();
+  wait_for_previous_kernel();
+  // Only now: the combination reads the plan before it waits for this kernel's end.
+  if (threadIdx.x == 0) let_next_kernel_start();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_alloc<C::SCORES_REGISTERS>();
     scores_warpgroup<C>(args, sm, rank, thread);

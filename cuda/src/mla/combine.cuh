@@ -29,16 +29,32 @@ __device__ __forceinline__ int64_t partial_slot(const Split& split, int i) {
   return i == 0 ? 2 * split.worker + 1 : 2 * (split.worker + i);
 }
 
+// Weighted sum of some partials of four columns, with weights 2^(lse - max).
 struct Sum {
   float4 value;
   float weight, max;
 };
 
-// Partials first, first + step, ... of one row and four columns, by weights 2^(lse - max). All
-// loads of a batch are under way before the first is used.
+__device__ __forceinline__ Sum no_sum() { return {{0, 0, 0, 0}, 0, -INFINITY}; }
+
+// Adds `value` of weight `weight` at the scale of `lse`. NaN stays NaN.
+__device__ __forceinline__ void add(Sum& sum, const float4& value, float weight, float lse) {
+  const float max = fmaxf(sum.max, lse);
+  const float before = sum.max == -INFINITY ? 0.0f : exp2f(sum.max - max);
+  const float by = exp2f(lse - max);
+  sum.weight = sum.weight * before + weight * by;
+  sum.value.x = sum.value.x * before + value.x * by;
+  sum.value.y = sum.value.y * before + value.y * by;
+  sum.value.z = sum.value.z * before + value.z * by;
+  sum.value.w = sum.value.w * before + value.w * by;
+  sum.max = max;
+}
+
+// Partials first, first + step, ... of one row and four columns. All loads of a batch are under way
+// before the first is used.
 __device__ __forceinline__ Sum sum_partials(const CombineArgs& a, const Split& split, int row,
-                                            int column, int first, int step, float max) {
-  Sum sum{{0, 0, 0, 0}, 0, max};
+                                            int column, int first, int step) {
+  Sum sum = no_sum();
   for (int i0 = first; i0 < split.count; i0 += step * COMBINE_AHEAD) {
     float4 x[COMBINE_AHEAD];
     float lse[COMBINE_AHEAD];
@@ -53,24 +69,10 @@ __device__ __forceinline__ Sum sum_partials(const CombineArgs& a, const Split& s
     }
 #pragma unroll
     for (int j = 0; j < COMBINE_AHEAD; ++j) {
-      if (lse[j] == -INFINITY) continue;
-      const float weight = exp2f(lse[j] - max);
-      sum.weight += weight;
-      sum.value.x += weight * x[j].x, sum.value.y += weight * x[j].y;
-      sum.value.z += weight * x[j].z, sum.value.w += weight * x[j].w;
+      if (lse[j] != -INFINITY) add(sum, x[j], 1.0f, lse[j]);
     }
   }
   return sum;
-}
-
-__device__ __forceinline__ float max_lse(const CombineArgs& a, const Split& split, int row,
-                                         int lane) {
-  float max = -INFINITY;
-  for (int i = lane; i < split.count; i += 32) {
-    max = fmaxf(max, a.partial_lse[partial_slot(split, i) * a.block + row]);
-  }
-  for (int by = 16; by > 0; by /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, by));
-  return max;
 }
 
 __device__ __forceinline__ void store_sum(const CombineArgs& a, const Sum& sum, int64_t flat_row,
@@ -88,47 +90,48 @@ __device__ __forceinline__ void store_sum(const CombineArgs& a, const Sum& sum, 
   }
 }
 
-// Adds up the warps' sums of one task in shared memory; warp 0 stores.
-__device__ __forceinline__ void reduce_warps(const CombineArgs& a, Sum sum, int64_t flat_row,
-                                             int column, int warp, int lane) {
+// Sum over `team` neighbouring warps, in its first one. Called by the whole block.
+__device__ __forceinline__ Sum sum_team(const Sum& mine, int team, int warp, int lane) {
   __shared__ Sum parts[COMBINE_WARPS][32];
-  parts[warp][lane] = sum;
   __syncthreads();
-  if (warp == 0) {
-    for (int w = 1; w < COMBINE_WARPS; ++w) {
-      const Sum& other = parts[w][lane];
-      sum.weight += other.weight;
-      sum.value.x += other.value.x, sum.value.y += other.value.y;
-      sum.value.z += other.value.z, sum.value.w += other.value.w;
-    }
-    store_sum(a, sum, flat_row, column);
+  parts[warp][lane] = mine;
+  __syncthreads();
+  Sum sum = mine;
+  for (int w = 1; w < team && warp % team == 0; ++w) {
+    const Sum& other = parts[warp + w][lane];
+    if (other.weight != 0.0f) add(sum, other.value, other.weight, other.max);
   }
-  __syncthreads();
+  return sum;
 }
 
-// One task is one row and 128 columns. Few tasks (long contexts, small batches: many partials
-// each) take a block apiece, many take a warp apiece.
+// One task is one row of a split unit and 128 columns; a team of warps takes it, the more the fewer
+// tasks there are (long contexts, small batches: many partials each).
 // Internal linkage: each .cu that launches it has its own.
 static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
     mla_combine_kernel(const CombineArgs a) {
-  wait_for_previous_kernel();
   constexpr int QUARTERS = LATENT_DIM / COMBINE_COLUMNS;
-  const int tasks = a.header->num_splits * a.block * QUARTERS;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool together = tasks <= static_cast<int>(gridDim.x);
-  const int step = together ? gridDim.x : gridDim.x * COMBINE_WARPS;
-  const int start = together ? blockIdx.x : blockIdx.x * COMBINE_WARPS + warp;
-  for (int task = start; task < tasks; task += step) {
+  let_next_kernel_start();
+  // The plan is complete: the kernel before this one lets it start only after it read the plan.
+  const int num_splits = a.header->num_splits;
+  const int tasks = num_splits * a.header->split_rows * QUARTERS;
+  const int warps = gridDim.x * COMBINE_WARPS;
+  int team = 1;
+  while (team < COMBINE_WARPS && tasks * team * 2 <= warps) team *= 2;
+  const int step = warps / team;
+  int task = blockIdx.x * (COMBINE_WARPS / team) + warp / team;
+  Split split = task < tasks ? a.splits[task / QUARTERS % num_splits] : Split{};
+  wait_for_previous_kernel();
+  for (int first = blockIdx.x * (COMBINE_WARPS / team); first < tasks; first += step) {
     const int column = task % QUARTERS * COMBINE_COLUMNS + 4 * lane;
-    const int row = task / QUARTERS % a.block;
-    const Split split = a.splits[task / QUARTERS / a.block];
-    if (row >= split.num_rows) continue;
-    const int64_t flat_row = int64_t{split.flat_row} + row;
-    const float max = max_lse(a, split, row, lane);
-    const Sum sum = sum_partials(a, split, row, column, together ? warp : 0,
-                                 together ? COMBINE_WARPS : 1, max);
-    if (together) reduce_warps(a, sum, flat_row, column, warp, lane);
-    else store_sum(a, sum, flat_row, column);
+    const int row = task / QUARTERS / max(num_splits, 1);
+    const bool valid = task < tasks && row < split.num_rows;
+    Sum sum = no_sum();
+    if (valid) sum = sum_partials(a, split, row, column, warp % team, team);
+    if (team > 1) sum = sum_team(sum, team, warp, lane);
+    if (valid && warp % team == 0) store_sum(a, sum, int64_t{split.flat_row} + row, column);
+    task += step;
+    if (task < tasks) split = a.splits[task / QUARTERS % num_splits];
   }
 }
 

@@ -64,6 +64,7 @@ struct PlanHeader {
   int32_t num_splits;
   int32_t num_workers;
   int32_t cluster;
+  int32_t split_rows;  // rows of the longest split unit
 };
 
 // Byte offsets of the arrays inside a plan buffer.

@@ -15,7 +15,7 @@ namespace irminsul::mla {
 namespace {
 
 constexpr float LOG2_E = 1.44269504088896341f;
-constexpr int COMBINE_BLOCKS_PER_SM = 4;
+constexpr int COMBINE_BLOCKS_PER_SM = 2;  // as many as run at a time
 
 IrmStatus count_sms(int& sms) {
   int device = 0;
@@ -82,16 +82,18 @@ IrmStatus launch_main(const IrmMlaAttentionParams& p, Args& args, int workers) {
   static_assert(BYTES <= 232448, "more shared memory than a block can have");
   IRM_TRY(cudaFuncSetAttribute(mla_attention_kernel<C>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {C::CLUSTER, 1, 1};
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {C::CLUSTER, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(workers * C::CLUSTER);
   config.blockDim = dim3(C::THREADS);
   config.dynamicSmemBytes = BYTES;
   config.stream = static_cast<cudaStream_t>(p.stream);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   IRM_TRY(cudaLaunchKernelEx(&config, mla_attention_kernel<C>, args));
   return IRM_OK;
 }

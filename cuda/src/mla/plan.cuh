@@ -15,6 +15,7 @@ namespace irminsul::mla {
 constexpr int PLAN_THREADS = 1024;
 constexpr int OVERHEAD_TILES = 2;  // first load, query load and epilogue of a unit, in tiles
 constexpr int MIN_SPLIT_TILES = 2;
+constexpr int SPLIT_COST = 6;      // combining partial results, in tiles of every worker
 constexpr int MIN_WORKER_COST = 3;  // also keeps two cuts from falling on the same tile
 
 struct PlanArgs {
@@ -115,7 +116,7 @@ __device__ int2 cut(const int64_t* costs, const Unit* units, int num_units, int6
 
 __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a) {
   __shared__ int64_t warps[32];
-  __shared__ int num_splits;
+  __shared__ int num_splits, split_rows, longest;
   auto* header = reinterpret_cast<PlanHeader*>(a.plan);
   auto* boundaries = reinterpret_cast<Boundary*>(a.plan + a.at.boundaries);
   auto* splits = reinterpret_cast<Split*>(a.plan + a.at.splits);
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
   auto* units = reinterpret_cast<Unit*>(a.plan + a.at.units);
   auto* costs = reinterpret_cast<int64_t*>(a.plan + a.at.costs);
   const int thread = threadIdx.x;
-  if (thread == 0) num_splits = 0;
+  if (thread == 0) num_splits = split_rows = longest = 0;
 
   int64_t before = 0, total = 0;
   for (int first = 0; first <= a.num_rows; first += PLAN_THREADS) {
@@ -148,6 +149,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
     if (u < num_units) {
       units[u] = make_unit(a, row_units, u);
       cost = units[u].num_tiles + OVERHEAD_TILES;
+      atomicMax(&longest, static_cast<int>(cost));
     }
     const int64_t at = before + block_prefix(cost, warps, total);
     if (u < num_units) costs[u] = at;
@@ -158,8 +160,12 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
 
   const int workers = a.num_workers;
   const int64_t busy = min(int64_t{workers}, max(before / MIN_WORKER_COST, int64_t{1}));
+  // Whole units in equal numbers, where that takes hardly longer than equal parts of the line.
+  const int share = (num_units + workers - 1) / workers;
+  const bool whole = int64_t{share} * longest <= before / workers + SPLIT_COST;
   for (int w = thread; w <= workers; w += PLAN_THREADS) {
     const int2 at = w == 0      ? int2{0, 0}
+                    : whole     ? int2{min(w * share, num_units), 0}
                     : w >= busy ? int2{num_units, 0}
                                 : cut(costs, units, num_units, before * w / busy);
     boundaries[w] = Boundary{at.x, at.y};
@@ -185,10 +191,11 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
     int last = w + 1;
     while (boundaries[last + 1].unit == end.unit) ++last;
     const Unit& unit = units[end.unit];
+    atomicMax(&split_rows, unit.num_rows);
     splits[atomicAdd(&num_splits, 1)] = Split{unit.flat_row, unit.num_rows, w, last - w + 1};
   }
   __syncthreads();
-  if (thread == 0) *header = PlanHeader{num_units, num_splits, workers, a.cluster};
+  if (thread == 0) *header = PlanHeader{num_units, num_splits, workers, a.cluster, split_rows};
 }
 
 }  // namespace irminsul::mla

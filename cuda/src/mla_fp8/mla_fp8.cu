@@ -14,7 +14,7 @@ namespace irminsul::mla::fp8 {
 namespace {
 
 constexpr float LOG2_E = 1.44269504088896341f;
-constexpr int COMBINE_BLOCKS_PER_SM = 4;
+constexpr int COMBINE_BLOCKS_PER_SM = 2;  // as many as run at a time
 
 IrmStatus count_sms(int& sms) {
   int device = 0;

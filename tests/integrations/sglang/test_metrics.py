@@ -64,6 +64,9 @@ def test_everything_reaches_prometheus_under_its_name() -> None:
     assert value("irminsul:registry_capacity_tokens", labels) == 200
     assert value("irminsul:registry_evictions_total", labels) == 1
     assert value("irminsul:reuse_active", labels) == 1
+    # What never happened is 0, not missing.
+    assert value("irminsul:dropped_spans_total", labels) == 0
+    assert value("irminsul:relocate_seconds_count", labels) == 0
 
 
 def test_evictions_are_counted_once() -> None:

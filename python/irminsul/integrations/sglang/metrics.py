@@ -205,6 +205,9 @@ class Metrics:
         }
         for name, (text, bounds) in _OBSERVED.items():
             made[name] = client.Histogram(_PREFIX + name, text, names, buckets=bounds)
+        # What never happens is shown as 0, so that a rate of it is not missing data.
+        for name in made.keys() - _EXTRA_LABELS.keys():
+            made[name].labels(**self._labels)
         for name, text in _GAUGES.items():
             # One file per process: without a mode each scheduler that ever lived would be listed.
             made[name] = client.Gauge(_PREFIX + name, text, names, multiprocess_mode="mostrecent")

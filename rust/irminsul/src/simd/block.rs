@@ -76,15 +76,16 @@ impl<'a> Bits<'a> {
     }
 
     /// Stores the results of up to 32 steps from `step` on, a word for each stretch.
-    #[inline]
+    #[inline(always)] // Eight short stores, in the innermost loop but one.
+    #[allow(clippy::inline_always)]
     pub(super) fn store(&mut self, step: usize, lanes: [u32; LANES]) {
-        let stride = self.stride / 8;
-        let bytes = &mut bytes_of(self.words)[step / 8..];
+        let (stride, at) = (self.stride / 8, step / 8);
+        let bytes = bytes_of(self.words);
         if self.stride - step < GROUP {
-            return store_part(bytes, stride, stride - step / 8, lanes);
+            return store_part(bytes, stride, at, lanes);
         }
-        for (lane, word) in lanes.into_iter().enumerate() {
-            bytes[lane * stride..][..4].copy_from_slice(&word.to_le_bytes());
+        for (row, word) in bytes.chunks_exact_mut(stride).zip(lanes) {
+            row[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
     }
 
@@ -106,11 +107,12 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// Stores `count` bytes, less than a word, for each stretch.
+/// Stores what is left of each stretch from byte `at` on, less than a word.
 #[cold]
-fn store_part(bytes: &mut [u8], stride: usize, count: usize, lanes: [u32; LANES]) {
-    for (lane, word) in lanes.into_iter().enumerate() {
-        bytes[lane * stride..][..count].copy_from_slice(&word.to_le_bytes()[..count]);
+fn store_part(bytes: &mut [u8], stride: usize, at: usize, lanes: [u32; LANES]) {
+    for (row, word) in bytes.chunks_exact_mut(stride).zip(lanes) {
+        let rest = &mut row[at..];
+        rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
     }
 }
 

@@ -293,23 +293,19 @@ pub fn all(capacity: usize) -> Vec<(&'static str, Box<dyn Map>)> {
         quick_cache::sync::DefaultLifecycle::default(),
     );
     let moka = moka::sync::Cache::builder().max_capacity(capacity as u64);
+    // Those that would grow are given their room, so that no table is half moved while it is measured.
+    let papaya = Papaya::with_capacity_and_hasher(2 * capacity, Hash::default());
+    let dash = Dash::with_capacity_and_hasher(capacity, Hash::default());
+    let scc = Scc::with_capacity_and_hasher(capacity, Hash::default());
+    let locked = RwLock::new(HashMap::with_capacity_and_hasher(capacity, Hash::default()));
     vec![
         // As in the registry: half the keys of a set are free at the capacity.
         ("irminsul", Box::new(Cache::<u64>::new(capacity / 4))),
-        (
-            "papaya",
-            Box::new(Bounded::new(Papaya::default(), capacity)),
-        ),
-        ("dashmap", Box::new(Bounded::new(Dash::default(), capacity))),
-        (
-            "scc HashIndex",
-            Box::new(Bounded::new(Scc::default(), capacity)),
-        ),
+        ("papaya", Box::new(Bounded::new(papaya, capacity))),
+        ("dashmap", Box::new(Bounded::new(dash, capacity))),
+        ("scc HashIndex", Box::new(Bounded::new(scc, capacity))),
         ("quick_cache", Box::new(quick)),
         ("moka", Box::new(moka.build_with_hasher(Hash::default()))),
-        (
-            "RwLock<HashMap>",
-            Box::new(Bounded::new(Locked::default(), capacity)),
-        ),
+        ("RwLock<HashMap>", Box::new(Bounded::new(locked, capacity))),
     ]
 }

@@ -51,6 +51,8 @@ class Scheduler:
 
     def run(self, prompts: AbstractSequence[Prompt], request: Request) -> list[Generation]:
         """Answer all prompts; as many at a time as have room."""
+        for prompt in prompts:  # refuse before anything is computed
+            self._pages_for(len(prompt.tokens), request)
         answers: list[Generation] = []
         while len(answers) < len(prompts):
             wave: list[Sequence] = []
@@ -74,7 +76,7 @@ class Scheduler:
         tokens, namespace = prompt.tokens, prompt.namespace
         if callable(request.reuse):
             spans = list(request.reuse(tokens.tolist()))
-            check_spans(spans, len(tokens))
+            check_spans(spans, len(tokens), self._family.max_positions)
             self._store.check_rows(spans)
             return spans, 0
         if request.reuse is False:
@@ -90,26 +92,34 @@ class Scheduler:
         """Give a prompt pages and move its spans' rows there, or None while others hold them."""
         tokens = prompt.tokens
         spans, prefix_len = self.spans(prompt, request)
-        # The last new token never gets a row.
-        needed = -(-(len(tokens) + max(request.max_new_tokens - 1, 0)) // PAGE_SIZE)
+        needed = self._pages_for(len(tokens), request)
         pages = self._store.make_room(needed, spans)
         if pages is None and alone:
             spans, prefix_len = [], 0  # its donors are in the way
             pages = self._store.make_room(needed, spans)
-            if pages is None:
-                raise InvalidParams(
-                    f"a prompt of {len(tokens)} tokens with up to {request.max_new_tokens} new "
-                    f"ones needs {needed} pages of {PAGE_SIZE}; there are {self._store.pages.count}"
-                )
         if pages is None:
             return None
         self._store.touch(spans)
         slots = slots_of(pages)
-        self._move(spans, slots)
+        try:
+            self._move(spans, slots)
+        except BaseException:
+            self._store.pages.give(pages)
+            raise
         self.counts["prompts"] += 1
         self.counts["reused_tokens"] += sum(span.length for span in spans)
         generator = request.sampling.generator(index)
         return Sequence(tokens.tolist(), prompt, spans, prefix_len, pages, slots, generator)
+
+    def _pages_for(self, prompt_len: int, request: Request) -> int:
+        """Count the pages of a prompt and its answer, whose last token never gets a row."""
+        needed = -(-(prompt_len + max(request.max_new_tokens - 1, 0)) // PAGE_SIZE)
+        if needed > self._store.pages.count:
+            raise InvalidParams(
+                f"a prompt of {prompt_len} tokens with up to {request.max_new_tokens} new ones "
+                f"needs {needed} pages of {PAGE_SIZE}; there are {self._store.pages.count}"
+            )
+        return needed
 
     def _move(self, spans: AbstractSequence[Span], slots: Tensor) -> None:
         """Copy the spans' rows into a sequence's own slots, keys turned."""

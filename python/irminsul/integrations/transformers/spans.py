@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from irminsul.errors import InvalidParams
+from irminsul.errors import DeltaOutOfRange, InvalidParams
 from irminsul.planning import Reuse, ReusePlan
 
 __all__ = ["Planner", "RowPiece", "Span", "check_spans", "holes", "spans_from"]
@@ -104,10 +104,18 @@ def spans_from(plan: ReusePlan, owner: Callable[[int], tuple[int, int]]) -> list
     return spans
 
 
-def check_spans(spans: Sequence[Span], prompt_len: int) -> None:
-    """Raise InvalidParams unless spans ascend, do not overlap, and leave the last token over."""
+def check_spans(spans: Sequence[Span], prompt_len: int, max_positions: int) -> None:
+    """Raise InvalidParams unless spans ascend, do not overlap, and leave the last token over.
+
+    A rotation beyond the model's positions is a DeltaOutOfRange.
+    """
     end = 0
     for span in spans:
+        if abs(span.rotation) >= max_positions:
+            raise DeltaOutOfRange(
+                f"a span at {span.target} is turned by {span.rotation} positions; the model's "
+                f"{max_positions} positions allow less than that"
+            )
         if span.target < end or span.length < 1:
             raise InvalidParams(
                 f"a span at {span.target} of {span.length} rows follows one that ends at {end}; "

@@ -38,6 +38,11 @@ ENGINES: dict[str, dict[str, Any]] = {
     "20-chunk128": {"version": "0.5.20", "chunk": 128, "page_size": 1, "overlap": True},
     "22-whole": {"version": "0.5.22", "chunk": -1, "page_size": 1, "overlap": True},
 }
+# Engines that get new weights.
+UPDATED: dict[str, dict[str, Any]] = {
+    "16-weights": {"version": "0.5.16", "chunk": -1, "page_size": 1, "overlap": True},
+    "23-weights": {"version": "0.5.23", "chunk": -1, "page_size": 1, "overlap": True},
+}
 # Engines that serve adapters.
 ADAPTERS: dict[str, dict[str, Any]] = {
     "16-lora": {"version": "0.5.16", "chunk": -1, "page_size": 1, "overlap": True},
@@ -69,7 +74,7 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "whole": {
         "pool": 8192,
         "holes": [1, 2, 3, 4, 5, 6],
-        "scenarios": ["shifted", "exact", "service", "weights"],
+        "scenarios": ["shifted", "exact", "service"],
     },
     "chunk64": {"pool": 4096, "holes": [1, 3, 6], "scenarios": ["exact", "budget", "chain"]},
     "tp2": {
@@ -78,6 +83,7 @@ _DETAILS: dict[str, dict[str, Any]] = {
         "scenarios": ["parallel"],
         "arguments": {"tp_size": 2, "log_level": "info"},
     },
+    "weights": {"pool": 4096, "holes": [], "only": ["weights"]},
     "lora": {
         "pool": 4096,
         "holes": [],
@@ -143,7 +149,8 @@ def facts(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _facts(name: str) -> tuple[Done, dict[str, Any]]:
-    engine, details = (ENGINES | GRID | RANKS | ADAPTERS)[name], _DETAILS[name.split("-")[1]]
+    engine = (ENGINES | GRID | RANKS | ADAPTERS | UPDATED)[name]
+    details = _DETAILS[name.split("-")[1]]
     tiny = details["pool"] < 2048
     return _drive(
         {

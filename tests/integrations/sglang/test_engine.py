@@ -153,13 +153,6 @@ class TestService:
         assert flush["after"] == 0
         assert flush["again"] >= 180
 
-    @pytest.mark.parametrize("source", ["disk", "tensor"])
-    def test_new_weights_forget_everything(self, name: str, source: str) -> None:
-        weights = facts(name)["weights"][source]
-        assert weights["updated"]
-        assert weights["first"] == weights["after"] == 0
-        assert min(weights["before"], weights["again"]) >= 180
-
     def test_aborted_requests_leave_the_others_alone(self, name: str) -> None:
         abort = facts(name)["service"]["abort"]
         assert "abort" in abort["ends"]

@@ -4,7 +4,7 @@
 //! on how a host divides a path into nodes.
 
 use super::anchor::{Anchor, AnchorKind};
-use super::forest::PathTail;
+use super::path::PathTail;
 use crate::chunk::{Cut, Cuts};
 use crate::params::ChunkParams;
 use crate::simd::hash_chunks;

@@ -5,7 +5,7 @@
 use super::RegistryConfig;
 use super::anchor::{Anchor, RunWindow};
 use super::anchors::anchors;
-use super::forest::PathTail;
+use super::path::PathTail;
 use crate::window::{SAMPLING, WINDOW_TOKENS, windows};
 
 /// Chunks and sampled windows that end in the tokens of an insertion.

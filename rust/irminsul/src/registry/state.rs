@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use super::anchor::{Anchor, AnchorKind, RunWindow};
-use super::forest::{Forest, NewRun, NodeKey, PathTail};
+use super::forest::{Forest, NewRun, NodeKey};
+use super::indexing::AHEAD;
 use super::namespaces::Namespaces;
+use super::path::PathTail;
 use super::prepare::Prepared;
 use super::queue::EvictionQueue;
-use super::table::{Inserted, Table};
 use super::version::{Place, RunHeader, RunId};
 use super::view::Core;
 use super::{Entry, Ordering, RegistryConfig};
@@ -20,18 +20,15 @@ use crate::namespace::Namespace;
 /// Positions stay below this, so that differences fit a signed 64-bit number.
 const MAX_POSITION: u64 = 1 << 62;
 
-/// Insertions that the table is asked to fetch ahead.
-const AHEAD: usize = 8;
-
 /// The writer's side of a registry.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) forest: Forest,
     pub(crate) namespaces: Namespaces,
     pub(crate) evicted: u64,
-    core: Arc<Core>,
-    queue: EvictionQueue,
-    config: RegistryConfig,
+    pub(super) core: Arc<Core>,
+    pub(super) queue: EvictionQueue,
+    pub(super) config: RegistryConfig,
     serial: u64,
 }
 
@@ -160,83 +157,6 @@ impl State {
         Ok(Some(key))
     }
 
-    fn index_chunks(&self, run: RunId, header: &RunHeader, anchors: &[Anchor]) {
-        let min_tail = self.config.policy.min_span;
-        let mut previous = 0;
-        for (at, anchor) in anchors.iter().enumerate() {
-            if let Some(later) = anchors.get(at + AHEAD) {
-                let key = self.core.key(header.namespace, later.fingerprint);
-                self.core.chunks.prefetch(key);
-            }
-            let tail_len = anchor.end - previous;
-            previous = anchor.end;
-            if anchor.kind == AnchorKind::Tail && tail_len < min_tail {
-                continue;
-            }
-            let key = self.core.key(header.namespace, anchor.fingerprint);
-            let offset = anchor.end;
-            self.index(&self.core.chunks, key, Place { run, offset }, header);
-        }
-    }
-
-    /// Returns the windows that the table took.
-    fn index_windows(
-        &self,
-        run: RunId,
-        header: &RunHeader,
-        windows: &[RunWindow],
-    ) -> Vec<RunWindow> {
-        let key = |window: &RunWindow| self.core.key(header.namespace, window.key.into());
-        let mut kept = Vec::with_capacity(windows.len());
-        for (at, window) in windows.iter().enumerate() {
-            if let Some(later) = windows.get(at + AHEAD) {
-                self.core.windows.prefetch(key(later));
-            }
-            let offset = window.end;
-            if self.index(
-                &self.core.windows,
-                key(window),
-                Place { run, offset },
-                header,
-            ) {
-                kept.push(*window);
-            }
-        }
-        kept
-    }
-
-    /// Adds a donor, unless better ones fill the entry; says whether it did. A run gives one donor to
-    /// a hash, its first: repetitive text would otherwise take every place.
-    fn index<const N: usize>(
-        &self,
-        table: &Table<N>,
-        key: u64,
-        place: Place,
-        header: &RunHeader,
-    ) -> bool {
-        let slot = |word: u64| (word >> 32) as u32;
-        let rank = |word: u64| self.forest.run_at(slot(word)).map(|run| run.header.rank());
-        let position = |places: &[u64; N]| {
-            if places
-                .iter()
-                .any(|&word| word != 0 && slot(word) == place.run.slot())
-            {
-                return None;
-            }
-            if let Some(vacant) = places.iter().position(|&word| word == 0) {
-                return Some(vacant);
-            }
-            let worst = (0..N).max_by_key(|&at| rank(places[at]))?;
-            (Some(header.rank()) < rank(places[worst])).then_some(worst)
-        };
-        let unpinned = |word: &u64| *word == 0 || self.core.runs.pins(slot(*word)) == 0;
-        let evictable = |places: &[u64; N]| places.iter().all(unpinned);
-        matches!(
-            table.insert(key, place.word(), position, evictable),
-            Inserted::Added | Inserted::Replaced(_)
-        )
-    }
-
     pub(crate) fn split(&mut self, host: u64, at: usize, head_host: u64) -> Result<()> {
         let unknown = Error::UnknownNode { node: host };
         let key = self.forest.key(host).ok_or(unknown)?;
@@ -282,7 +202,7 @@ impl State {
     }
 
     /// Takes a dead node out of everything.
-    fn forget_node(&mut self, key: NodeKey) {
+    pub(super) fn forget_node(&mut self, key: NodeKey) {
         let Some(removed) = self.forest.remove(&self.core, key) else {
             return;
         };
@@ -334,121 +254,7 @@ impl State {
         self.queue = EvictionQueue::default();
     }
 
-    /// Puts a leaf into the eviction queue, once.
-    fn enqueue(&mut self, key: NodeKey) {
-        let (live, ..) = self.forest.counts();
-        if self.queue.len() > 2 * live + 64 {
-            let forest = &self.forest;
-            self.queue.retain(|key| forest.node(key).is_some());
-        }
-        let Some(node) = self.forest.node_mut(key) else {
-            return;
-        };
-        if node.children == 0 && !node.queued {
-            node.queued = true;
-            self.queue.push(node.cell.used(), key);
-        }
-    }
-
-    /// Evicts least recently used leaves that no plan pins until `needed` more tokens fit.
-    fn make_room(&mut self, needed: usize, parent: Option<NodeKey>) -> Result<()> {
-        let capacity = self.config.capacity_tokens;
-        let mut kept = Vec::new();
-        while needed <= capacity && self.forest.resident() + needed > capacity {
-            let Some((used, key)) = self.queue.pop() else {
-                break;
-            };
-            let Some(node) = self.forest.node_mut(key) else {
-                continue;
-            };
-            let now = node.cell.used();
-            if now > used {
-                self.queue.push(now, key);
-                continue;
-            }
-            node.queued = false;
-            if node.children > 0 {
-                continue;
-            }
-            if Some(key) == parent || !self.evict(key) {
-                kept.push(key);
-            }
-        }
-        for key in kept {
-            self.enqueue(key);
-        }
-        if self.forest.resident().saturating_add(needed) > capacity {
-            return Err(self.full(needed));
-        }
-        Ok(())
-    }
-
-    /// Evicts a tenant's own least recently used leaves until so much more fits its limits.
-    fn make_room_for_tenant(
-        &mut self,
-        tenant: &[u8],
-        entries: usize,
-        tokens: usize,
-        parent: Option<NodeKey>,
-    ) -> Result<()> {
-        let admitted = self.namespaces.tenants.admit(tenant, entries, tokens);
-        let impossible = |error: &Error| match error {
-            Error::QuotaExceeded { needed, limit, .. } => needed > limit,
-            _ => false,
-        };
-        if admitted.is_ok() || admitted.as_ref().is_err_and(impossible) {
-            return admitted;
-        }
-        let (more_entries, more_tokens) = self.namespaces.tenants.slack(tenant);
-        let enough = |state: &Self| {
-            let (entries, tokens) = (entries + more_entries, tokens + more_tokens);
-            state
-                .namespaces
-                .tenants
-                .admit(tenant, entries, tokens)
-                .is_ok()
-        };
-        // A round evicts leaves; their parents are the next round's.
-        let mut evicted = true;
-        while evicted && !enough(self) {
-            evicted = false;
-            for key in self.leaves_of_tenant(tenant) {
-                evicted |= Some(key) != parent && self.evict(key);
-                if enough(self) {
-                    break;
-                }
-            }
-        }
-        self.namespaces.tenants.admit(tenant, entries, tokens)
-    }
-
-    /// The leaves of a tenant, least recently used first.
-    fn leaves_of_tenant(&self, tenant: &[u8]) -> Vec<NodeKey> {
-        let nodes = self.namespaces.nodes_of_tenant(tenant).into_iter();
-        let leaf = |key| {
-            let node = self.forest.node(key).filter(|node| node.children == 0)?;
-            Some((node.cell.used(), key))
-        };
-        let mut leaves: Vec<(u64, NodeKey)> = nodes.filter_map(leaf).collect();
-        leaves.sort_unstable();
-        leaves.into_iter().map(|(_, key)| key).collect()
-    }
-
-    /// Evicts a leaf unless a plan pins it; says whether it did.
-    fn evict(&mut self, key: NodeKey) -> bool {
-        let Some(node) = self.forest.node(key) else {
-            return false;
-        };
-        let slot = node.run.slot();
-        let evicted = node.cell.evict(|| self.core.runs.pins(slot));
-        if evicted {
-            self.forget_node(key);
-            self.evicted += 1;
-        }
-        evicted
-    }
-
-    fn full(&self, needed: usize) -> Error {
+    pub(super) fn full(&self, needed: usize) -> Error {
         Error::RegistryFull {
             needed,
             resident: self.forest.resident(),

@@ -22,7 +22,7 @@ from tiers.mooncake_store import Store, until
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 VERSION = "0.5.23"
-POOL = 8192
+POOL = 32_768
 
 
 @contextlib.contextmanager

@@ -63,7 +63,8 @@ class WriteBehind:
     metrics : Metrics
         Counts ``tier_written_tokens`` and ``tier_skipped_tokens``.
     most_tokens : int
-        Most tokens that may be locked; beyond, paths are skipped.
+        Most tokens that may be locked, twice as many for one path alone; beyond, paths are
+        skipped.
     max_chunk : int
         Longest chunk in tokens.
     max_depth : int
@@ -134,7 +135,9 @@ class WriteBehind:
         if not items:
             return
         unordered = self._stream is not None and stream is None
-        if unordered or self._locked + starts[-1] > self._most_tokens:
+        # A path alone may take twice the bound: the longest prompts are worth sharing most.
+        bound = self._most_tokens if self._locked else 2 * self._most_tokens
+        if unordered or self._locked + starts[-1] > bound:
             self._metrics.add("tier_skipped_tokens", sum(len(i.ref.tokens) for i in items))
             return
         written = None

@@ -48,10 +48,11 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "16-lora": {"version": "0.5.16", "chunk": -1, "page_size": 1, "overlap": True},
     "23-lora": {"version": "0.5.23", "chunk": -1, "page_size": 1, "overlap": True},
 }
-# Engines of two ranks.
+# Engines of two ranks: tensor parallelism, and attention data parallelism.
 RANKS: dict[str, dict[str, Any]] = {
     "16-tp2": {"version": "0.5.16", "chunk": -1, "page_size": 16, "overlap": True},
     "23-tp2": {"version": "0.5.23", "chunk": 64, "page_size": 1, "overlap": True},
+    "23-dp2": {"version": "0.5.23", "chunk": 128, "page_size": 1, "overlap": True},
 }
 if EVERYTHING:
     ENGINES |= {
@@ -95,6 +96,12 @@ _DETAILS: dict[str, dict[str, Any]] = {
             "max_loras_per_batch": 3,
             "lora_target_modules": ["o_proj", "down_proj"],
         },
+    },
+    "dp2": {
+        "pool": 4096,
+        "holes": [],
+        "only": ["shared"],
+        "arguments": {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True},
     },
     "chunk128": {"pool": 1104, "holes": [2, 5], "scenarios": ["pressure"]},
 }

@@ -7,8 +7,11 @@ import pytest
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1800)]
 
+TENSOR = [name for name in hosts.RANKS if name.endswith("tp2")]
+DATA = [name for name in hosts.RANKS if name.endswith("dp2")]
 
-@pytest.mark.parametrize("name", list(hosts.RANKS))
+
+@pytest.mark.parametrize("name", TENSOR)
 class TestTensorParallel:
     """Two ranks that serve the same requests."""
 
@@ -43,6 +46,27 @@ class TestTensorParallel:
         stale = hosts.facts(name)["stale"]
         assert stale["checked"] > 1000
         assert stale["wrong_latent"] == stale["wrong_keys"] == 0
+
+    def test_nothing_fell_back_unasked(self, name: str) -> None:
+        assert hosts.facts(name)["counts"]["fallback"].keys() <= {"exact"}
+
+
+@pytest.mark.parametrize("name", DATA)
+class TestAttentionDataParallel:
+    """Two ranks that serve different requests and compute the rest of a layer together."""
+
+    def test_each_rank_reuses_what_it_has_served(self, name: str) -> None:
+        shared = hosts.facts(name)["shared"]
+        assert shared["first"] == [0, 0]
+        assert shared["other_rank"] == [0, 0]
+        assert min(shared["same_rank"]) >= 190
+        assert shared["exact"] == 0
+
+    def test_batches_with_and_without_plans_meet(self, name: str) -> None:
+        together = hosts.facts(name)["shared"]["together"]
+        assert [tokens for _, tokens in together] == [12] * 8
+        assert min(cached for cached, _ in together[:6]) >= 190
+        assert [cached for cached, _ in together[6:]] == [0, 0]
 
     def test_nothing_fell_back_unasked(self, name: str) -> None:
         assert hosts.facts(name)["counts"]["fallback"].keys() <= {"exact"}

@@ -39,8 +39,6 @@ _FLAGS: dict[str, str] = {
     "--enable-two-batch-overlap.",
     "enable_pdmux": "split prefill (PD multiplexing) runs layers outside the forward hook: drop "
     "--enable-pdmux.",
-    "enable_dp_attention": "attention data parallelism is not verified: drop "
-    "--enable-dp-attention.",
     "enable_deterministic_inference": "moved rows are not bit-equal to computed ones, which "
     "deterministic inference promises: drop --enable-deterministic-inference.",
     "enable_unified_memory": "the unified pool's slot ids are virtual: drop "

@@ -64,8 +64,9 @@ def engine(arguments: argparse.Namespace, ranks: int, dump: str) -> Any:
     if arguments.device == "cpu":
         from irminsul.demo import cpu_host
 
+        os.environ.pop("SGLANG_CPU_OMP_THREADS_BIND", None)
         os.environ.update(cpu_host.environment(ranks=ranks))
-        options = cpu_host.engine_arguments(**options)
+        options = cpu_host.engine_arguments(options.pop("model_path"), **options)
     else:
         options |= {"load_format": "dummy", "attention_backend": arguments.attention_backend}
     import sglang

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -46,7 +47,8 @@ class _Job:
     items: list[_Item]
     tokens: int
     generation: int
-    written: Any
+    # CUDA events: rows and slots are there once these have happened.
+    made: tuple[Any, ...]
 
 
 class WriteBehind:
@@ -140,14 +142,11 @@ class WriteBehind:
         if unordered or self._locked + starts[-1] > bound:
             self._metrics.add("tier_skipped_tokens", sum(len(i.ref.tokens) for i in items))
             return
-        written = None
-        if self._stream is not None:
-            written = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            written.record(stream)
+        made = self._made(stream)
         self._cache.inc_lock_ref(leaf)
         self._locked += starts[-1]
         values = [node.value for node in nodes]
-        job = _Job(leaf, values, items, starts[-1], self._generation, written)
+        job = _Job(leaf, values, items, starts[-1], self._generation, made)
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
@@ -174,6 +173,16 @@ class WriteBehind:
             self._closed = True
             self._changed.notify()
         self._thread.join(5.0)
+
+    def _made(self, stream: Any) -> tuple[Any, ...]:
+        """Mark where two streams are now: that of the rows, and this thread's.
+
+        The tree's slots are tensors too, made on the stream that the scheduler runs on.
+        """
+        if self._stream is None:
+            return ()
+        here = torch.cuda.current_stream(self._layers[0].device)
+        return stream.record_event(), here.record_event()
 
     def _items(
         self,
@@ -204,10 +213,19 @@ class WriteBehind:
                     self._changed.wait()
                 job = self._jobs.popleft()
             try:
-                self._copy(job)
+                with self._behind(job.made):
+                    self._copy(job)
             except Exception:
                 self._metrics.fallback("tier_write", "rows were not copied to the tiers")
             self._over.append(job)
+
+    def _behind(self, made: tuple[Any, ...]) -> Any:
+        """Return a block all of whose work on the GPU comes after `made`, on the own stream."""
+        if self._stream is None:
+            return nullcontext()
+        for mark in made:
+            self._stream.wait_event(mark)
+        return torch.cuda.stream(self._stream)
 
     def _copy(self, job: _Job) -> None:
         slots = torch.cat(job.values)
@@ -226,7 +244,7 @@ class WriteBehind:
         if job.generation != self._generation:
             return
         index = torch.cat([slots[i.start : i.start + len(i.ref.tokens)] for i in group])
-        rows = self._to_host(index.to(torch.int64), job.written)
+        rows = self._to_host(index.to(torch.int64))
         edges = np.cumsum([0, *(len(item.ref.tokens) for item in group)]).tolist()
         parts = [
             ChunkRows(item.ref, item.start, 0, item.depth, np.ascontiguousarray(rows[:, low:high]))
@@ -239,17 +257,14 @@ class WriteBehind:
             self._chunks.keep(parts, [item.before for item in group])
         self._metrics.add("tier_written_tokens", edges[-1])
 
-    def _to_host(self, index: Tensor, written: Any) -> NDArray[np.uint8]:
+    def _to_host(self, index: Tensor) -> NDArray[np.uint8]:
         """Return the rows of `index` in every layer, [layers, n, bytes of a row]."""
-        if self._stream is None:
-            rows = torch.stack([layer[index, 0] for layer in self._layers])
-        else:
-            with torch.cuda.stream(self._stream):
-                self._stream.wait_event(written)
-                device_rows = torch.stack([layer[index, 0] for layer in self._layers])
-                rows = torch.empty(device_rows.shape, dtype=device_rows.dtype, pin_memory=True)
-                rows.copy_(device_rows, non_blocking=True)
+        rows = torch.stack([layer[index, 0] for layer in self._layers])
+        if self._stream is not None:
+            pinned = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+            pinned.copy_(rows, non_blocking=True)
             self._stream.synchronize()
+            rows = pinned
         found: NDArray[np.uint8] = rows.view(torch.uint8).numpy()
         return found
 

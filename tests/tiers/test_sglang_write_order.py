@@ -1,0 +1,96 @@
+"""On a GPU, what is written behind is read only once its rows and its slots have been made."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the plugin's files import torch")
+
+import torch
+from irminsul import ChunkParams, Namespace, Policy
+from irminsul.integrations.sglang import tiers_identity, tiers_writer
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.nodes import set_record
+from irminsul.integrations.sglang.provenance import NodeRecord, Segment
+from irminsul.tiers import ChunkPool
+
+TOKENS = 600
+
+
+class Stream:
+    """Stands for a CUDA stream: notes what it was told to wait for."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log = log
+        self.name = name
+
+    def record_event(self) -> str:
+        return self.name
+
+    def wait_event(self, mark: str) -> None:
+        self.log.append(f"wait for {mark}")
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what happens, in order, with stand-ins for CUDA's streams."""
+    happened: list[str] = []
+    joined, empty = torch.cat, torch.empty
+
+    @contextlib.contextmanager
+    def on(stream: Any) -> Iterator[None]:
+        happened.append("enter")
+        yield
+        happened.append("leave")
+
+    def cat(parts: Any, *args: Any, **kw: Any) -> Any:
+        happened.append("read slots")
+        return joined(parts, *args, **kw)
+
+    def plain(*args: Any, pin_memory: bool = False, **kw: Any) -> Any:
+        return empty(*args, **kw)
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(happened, "scheduler"))
+    monkeypatch.setattr(tiers_writer.torch, "cat", cat)
+    monkeypatch.setattr(tiers_writer.torch, "empty", plain)
+    return happened
+
+
+def _leaf() -> Any:
+    ids = np.random.default_rng(0).integers(0, 1000, TOKENS).tolist()
+    key = type("Key", (list,), {"raw_token_ids": lambda key: list(key)})(ids)
+    leaf = SimpleNamespace(key=key, value=torch.arange(TOKENS), parent="root")
+    set_record(leaf, NodeRecord(0, 0, [Segment(TOKENS, 0, 0, 1)]))
+    return leaf
+
+
+def test_slots_are_read_behind_the_forward_and_the_scheduler(log: list[str]) -> None:
+    layers = [torch.zeros(TOKENS, 1, 8)]
+    chunks = ChunkPool(tiers_identity.row_layout(layers, 0), 2 << 20, policy=Policy(sink_tokens=0))
+    cache = SimpleNamespace(inc_lock_ref=lambda node: None, dec_lock_ref=lambda node: None)
+    metrics = Metrics(60.0)
+    writer = tiers_writer.WriteBehind(
+        chunks, layers, cache, metrics, most_tokens=4096, max_chunk=ChunkParams().max, max_depth=8
+    )
+    writer._stream = Stream(log, "own")
+    writer.path(_leaf(), "root", Namespace(), Stream(log, "forward"))
+    until = time.monotonic() + 30.0
+    while writer.locked_tokens and time.monotonic() < until:
+        writer.unlock()
+        time.sleep(0.01)
+    writer.close()
+    assert log[:4] == ["wait for forward", "wait for scheduler", "enter", "read slots"]
+    assert log[-2:] == ["synchronize", "leave"]
+    assert metrics.counts["tier_written_tokens"] > 64
+    assert not metrics.fallbacks

@@ -141,6 +141,7 @@ def _add_tiers(
     """Give `cache` what `options` ask for beyond the KV pool."""
     if not (options.host_bytes or options.pool_master):
         return
+    _check_tiers(context)
     from irminsul.integrations.sglang import tiers
 
     cache.tiers = tiers.Tiers(
@@ -154,6 +155,21 @@ def _add_tiers(
         policy=policy,
     )
     tiers.install(cache.tiers)
+
+
+def _check_tiers(context: Any) -> None:
+    """Raise `Unsupported` where ranks serve the same requests.
+
+    Copies and fetches end at other times on every rank, and with them what is locked in the tree
+    and who waits in the queue: such ranks would build different batches, and hang.
+    """
+    ranks = Agreement.of(context).ranks
+    if ranks > 1:
+        raise Unsupported(
+            f"rows beyond the KV pool are kept for one rank alone, and {ranks} serve the same "
+            "requests: unset IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or split requests by "
+            "--enable-dp-attention with --dp-size equal to --tp-size."
+        )
 
 
 def _costs(context: Any, pool: Any) -> Costs | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,33 @@ def test_counts_add_up() -> None:
     metrics.add("reused_tokens", 7)
     metrics.fallback("planner")
     assert metrics.snapshot() == {"reused_tokens": 12, "fallback": {"planner": 1}}
+
+
+def test_counting_in_one_thread_does_not_disturb_the_summary_of_another() -> None:
+    metrics = Metrics(0.0)
+    stats = {"tokens": 5, "capacity_tokens": 9, "evicted_nodes": 0}
+    over = threading.Event()
+
+    def count() -> None:
+        for number in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
+            metrics.add(f"name {number % 5000}", 1)
+            metrics.add("shared", 1)
+
+    thread = threading.Thread(target=count)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(300):
+            metrics.add("shared", 1)
+            metrics.sample(stats, active=True)
+            metrics.snapshot()
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    counted = sum(n for name, n in metrics.counts.items() if name.startswith("name "))
+    assert metrics.counts["shared"] == 300 + counted
 
 
 def test_one_line_per_reason_and_interval(caplog: pytest.LogCaptureFixture) -> None:

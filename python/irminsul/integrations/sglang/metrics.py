@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -88,6 +89,8 @@ class Metrics:
         self.counts: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
         self.gauges: dict[str, float] = {}
+        # Rows are written behind, and counted, in another thread than the scheduler's.
+        self._lock = threading.Lock()
         self._interval = interval
         self._last: dict[str, float] = {}
         self._told: Counter[str] = Counter()
@@ -96,7 +99,8 @@ class Metrics:
 
     def add(self, name: str, amount: int) -> None:
         """Add `amount` to counter `name`."""
-        self.counts[name] += amount
+        with self._lock:
+            self.counts[name] += amount
         if name in self._published and amount:
             self._published[name].labels(**self._labels).inc(amount)
 
@@ -152,7 +156,8 @@ class Metrics:
         The log is limited to one line per reason and interval: on the data path a repeated
         failure must not become a second one.
         """
-        self.fallbacks[reason] += 1
+        with self._lock:
+            self.fallbacks[reason] += 1
         if "fallback" in self._published:
             self._published["fallback"].labels(**self._labels, reason=reason).inc()
         if message and self.due(f"fallback {reason}", self._interval):
@@ -170,20 +175,23 @@ class Metrics:
         """
         for event, total in counts.items():
             name = f"tier_{tier}_{event}"
-            new = total - self.counts[name]
-            self.counts[name] = total
+            with self._lock:
+                new = total - self.counts[name]
+                self.counts[name] = total
             if "tier_events" in self._published and new:
                 labels = {**self._labels, "tier": tier, "event": event}
                 self._published["tier_events"].labels(**labels).inc(new)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counters as plain numbers."""
-        return {**self.counts, "fallback": dict(self.fallbacks)}
+        with self._lock:
+            return {**self.counts, "fallback": dict(self.fallbacks)}
 
     def _summarise(self) -> None:
         """Log what was reused since the last such line, if anything was."""
-        new = self.counts - self._told
-        self._told = Counter(self.counts)
+        with self._lock:
+            counts = self.counts.copy()
+        new, self._told = counts - self._told, counts
         if not new["planned_batches"]:
             return
         logger.info(

@@ -94,7 +94,8 @@ class Adder:
         self.can_run_list: list[Any] = []
         self.running_batch = SimpleNamespace(reqs=[])
         self.prefill_delayer_single_pass: Any = None
-        self.log_hit_tokens = self.log_input_tokens = 0
+        self.log_hit_tokens = self.log_input_tokens = self.log_device_hit_tokens = 0
+        self.reprocessed_log_hit_tokens = self.reprocessed_log_input_tokens = 0
         self.calls = 0
 
     @property
@@ -117,6 +118,7 @@ class Adder:
         self.memory -= charged
         self.rem_input_tokens -= charged
         self.log_input_tokens += charged
+        self.reprocessed_log_input_tokens += charged if request.retracted_stain else 0
         if self.rem_chunk_tokens is not None:
             self.rem_chunk_tokens -= charged
 
@@ -155,6 +157,7 @@ def request(tokens: list[int], **fields: Any) -> Any:
         "positional_embed_overrides": None,
         "return_hidden_states": False,
         "return_logprob": False,
+        "retracted_stain": False,
         "logprob_start_len": -1,
     }
     return SimpleNamespace(**{**given, **fields})
@@ -199,6 +202,17 @@ def test_a_known_prompt_longer_than_the_budget_takes_one_round(chunk: int, page:
     assert cache.locks == 1
     admission.release()
     assert cache.locks == 0
+
+
+@pytest.mark.parametrize("retracted", [False, True])
+def test_moved_tokens_are_hits_in_the_hit_rate_of_sglang(retracted: bool) -> None:
+    _, admission, document = setting()
+    adder = Adder(Cache(document), 256)
+    admission.add_one(add_one_req, adder, request(moved(document, 5), retracted_stain=retracted))
+    hits = adder.log_hit_tokens - adder.reprocessed_log_hit_tokens
+    inputs = adder.log_input_tokens - adder.reprocessed_log_input_tokens
+    assert (hits, inputs) == ((0, 0) if retracted else (DOCUMENT, 90))
+    assert adder.log_device_hit_tokens == hits
 
 
 @settings(max_examples=60)

@@ -210,9 +210,7 @@ class Admission:
             return result
         window.cut(compat.extend_end(window.request))
         _change_budget(adder, window.reused - lent)
-        # SGLang's own log line and hit rate: a moved token is a hit, not input.
-        adder.log_hit_tokens += window.reused
-        adder.log_input_tokens -= window.reused
+        compat.count_moved(adder, window.request, window.reused)
         return adder.budget_state() if isinstance(result, type(_result("OTHER"))) else result
 
     def _keep(self, window: Window) -> None:

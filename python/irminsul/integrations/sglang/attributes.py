@@ -101,6 +101,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "rem_total_tokens",
         "log_hit_tokens",
         "log_input_tokens",
+        "reprocessed_log_hit_tokens",
+        "reprocessed_log_input_tokens",
     ),
     "model_executor.forward_batch_info.ForwardBatch": (
         "forward_mode",

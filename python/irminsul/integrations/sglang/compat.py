@@ -85,6 +85,21 @@ def prompt_tokens(request: Any) -> array[int]:
     return tokens
 
 
+def count_moved(adder: Any, request: Any, tokens: int) -> None:
+    """Count `tokens` of an admitted request as hits; the adder has counted them as input.
+
+    For SGLang's own log line and hit rate. What a retracted request repeats is kept apart there,
+    and newer versions also count the hits of each tier.
+    """
+    adder.log_hit_tokens += tokens
+    adder.log_input_tokens -= tokens
+    if request.retracted_stain:
+        adder.reprocessed_log_hit_tokens += tokens
+        adder.reprocessed_log_input_tokens -= tokens
+    elif hasattr(adder, "log_device_hit_tokens"):
+        adder.log_device_hit_tokens += tokens
+
+
 def pool_row(request: Any) -> int:
     """Return the request's row in ``req_to_token``."""
     held = getattr(request, "kv", None)

@@ -24,6 +24,13 @@ struct CombineArgs {
   int32_t block;             // rows of a partial: BLOCK_M * cluster
 };
 
+// The plan is read before the wait for the kernel before, hence not through L1: there a line of the
+// same address may still be an earlier plan's.
+__device__ __forceinline__ Split read_split(const CombineArgs& a, int index) {
+  const int4 words = __ldcg(reinterpret_cast<const int4*>(a.splits + index));
+  return {words.x, words.y, words.z, words.w};
+}
+
 // Partial i of a split: the first worker's last unit, then each next worker's first one.
 __device__ __forceinline__ int64_t partial_slot(const Split& split, int i) {
   return i == 0 ? 2 * split.worker + 1 : 2 * (split.worker + i);
@@ -113,14 +120,14 @@ static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   let_next_kernel_start();
   // The plan is complete: the kernel before this one lets it start only after it read the plan.
-  const int num_splits = a.header->num_splits;
-  const int tasks = num_splits * a.header->split_rows * QUARTERS;
+  const int num_splits = __ldcg(&a.header->num_splits);
+  const int tasks = num_splits * __ldcg(&a.header->split_rows) * QUARTERS;
   const int warps = gridDim.x * COMBINE_WARPS;
   int team = 1;
   while (team < COMBINE_WARPS && tasks * team * 2 <= warps) team *= 2;
   const int step = warps / team;
   int task = blockIdx.x * (COMBINE_WARPS / team) + warp / team;
-  Split split = task < tasks ? a.splits[task / QUARTERS % num_splits] : Split{};
+  Split split = task < tasks ? read_split(a, task / QUARTERS % num_splits) : Split{};
   wait_for_previous_kernel();
   for (int first = blockIdx.x * (COMBINE_WARPS / team); first < tasks; first += step) {
     const int column = task % QUARTERS * COMBINE_COLUMNS + 4 * lane;
@@ -131,7 +138,7 @@ static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
     if (team > 1) sum = sum_team(sum, team, warp, lane);
     if (valid && warp % team == 0) store_sum(a, sum, int64_t{split.flat_row} + row, column);
     task += step;
-    if (task < tasks) split = a.splits[task / QUARTERS % num_splits];
+    if (task < tasks) split = read_split(a, task / QUARTERS % num_splits);
   }
 }
 

@@ -57,6 +57,7 @@ struct Split {
   int32_t worker;  // the first one; its partial is slot 2w + 1, the next ones' are 2(w + i)
   int32_t count;
 };
+static_assert(sizeof(Split) == 16, "loaded as one 16-byte word");
 
 // Head of the plan buffer; the arrays follow, see plan_layout().
 struct PlanHeader {

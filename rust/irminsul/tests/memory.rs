@@ -85,6 +85,30 @@ fn smallest_chunks(seed: u64, count: usize) -> Vec<u32> {
     text
 }
 
+/// Bytes for each node that stays of a long text whose end was removed, piece by piece.
+fn bytes_per_head(count: u64) -> f64 {
+    let policy = Policy::default();
+    let registry = Registry::new(CAPACITY, ChunkParams::default(), policy).expect("valid");
+    let namespace = Namespace::default();
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    for head in 0..count {
+        registry
+            .add(&Entry::root(head, &random(head, 50_000), &namespace))
+            .expect("room");
+        for part in 1..50 {
+            let above = part * count + head;
+            registry.split(head, 1000, above).expect("inside");
+            // The first piece stays.
+            if part > 1 {
+                registry.remove(above).expect("lives");
+            }
+        }
+        registry.remove(head).expect("lives");
+    }
+    assert_eq!(registry.stats().resident_tokens as u64, 1000 * count);
+    (ALLOCATED.load(Ordering::Relaxed) - before) as f64 / count as f64
+}
+
 #[test]
 fn memory_stays_inside_the_stated_bytes_per_token() {
     let mut measured = Vec::new();
@@ -97,4 +121,7 @@ fn memory_stays_inside_the_stated_bytes_per_token() {
         measured.iter().all(|(_, bytes)| *bytes <= BYTES_PER_TOKEN),
         "{measured:?}"
     );
+    // Ids of a thousand tokens, what is indexed of them, and a kilobyte for the node.
+    let head = bytes_per_head(200);
+    assert!(head <= 4000.0 + 2000.0 + 1024.0, "{head} bytes for each");
 }

@@ -55,6 +55,7 @@ pub(crate) struct Run {
     /// First token ever held; the run is filed under it where it continues its parent.
     first_token: u32,
     live_nodes: u32,
+    live_tokens: usize,
     held: usize,
     /// The run after this one at the same fork.
     newer: Option<RunId>,
@@ -167,6 +168,7 @@ impl Forest {
             windows: Vec::new(),
             first_token: new.tokens[0],
             live_nodes: 1,
+            live_tokens: new.tokens.len(),
             held: new.tokens.len(),
             newer: None,
         };
@@ -278,6 +280,7 @@ impl Forest {
         }
         let run = self.runs.get_mut(&node.run.slot())?;
         run.live_nodes -= 1;
+        run.live_tokens -= node.len();
         let mut removed = Removed {
             freed: 0,
             run: run.id,
@@ -289,7 +292,8 @@ impl Forest {
         let resident = self.resident;
         if run.live_nodes == 0 {
             self.drop_run(core, node.run);
-        } else {
+        } else if run.live_tokens * 2 <= run.held {
+            // Otherwise there is nothing to give back, and no need to look at all nodes of the run.
             self.shrink_run(core, node.run);
         }
         removed.freed = resident - self.resident;
@@ -313,8 +317,10 @@ impl Forest {
         if publish_version(core, smaller)
             && let Some(run) = self.runs.get_mut(&id.slot())
         {
-            self.resident -= run.held - held;
-            run.held = held;
+            self.resident -= run.held - held.len();
+            run.held = held.len();
+            run.anchors = ends_in(&run.anchors, held.start, held.end, |anchor| anchor.end).to_vec();
+            run.windows = ends_in(&run.windows, held.start, held.end, |window| window.end).to_vec();
         }
     }
 }

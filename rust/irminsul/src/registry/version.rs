@@ -88,8 +88,8 @@ impl Version {
     }
 
     /// Tokens held in memory.
-    pub(crate) fn held(&self) -> usize {
-        self.tokens.len()
+    pub(crate) fn held(&self) -> Range<u32> {
+        self.first..self.first + self.tokens.len() as u32
     }
 
     /// One past the last token that the run ever held.
@@ -125,7 +125,7 @@ impl Version {
         let live = self.segments.get(index)?.node.is_live();
         // A version made after a release of memory may hold less than a node that has died since.
         let range = live.then(|| self.segment_range(index))?;
-        let held = self.first..self.first + self.tokens.len() as u32;
+        let held = self.held();
         (held.start <= range.start && range.end <= held.end).then_some(range)
     }
 
@@ -146,17 +146,21 @@ impl Version {
     }
 
     /// Without the dead tokens at both ends, once they are at least half of what is held, which
-    /// keeps copying linear in total.
+    /// keeps copying linear in total. The nodes there become one at each end.
     pub(crate) fn shrink(&self) -> Option<Self> {
         let live = |segment: &Segment| segment.node.is_live();
         let first = self.segments.iter().position(live)?;
         let last = self.segments.iter().rposition(live)?;
         let (start, end) = (self.segment_range(first).start, self.segments[last].end);
-        if (end - start) as usize * 2 > self.held() {
+        if (end - start) as usize * 2 > self.tokens.len() {
             return None;
         }
+        // The last dead one before what lives ends where that begins, and the very last ends the run.
+        let count = self.segments.len();
+        let (before, behind) = (first.saturating_sub(1), count.max(last + 2) - 1);
+        let segments = [&self.segments[before..=last], &self.segments[behind..]].concat();
         Some(Self {
-            segments: self.segments.clone(),
+            segments,
             first: start,
             tokens: self.tokens(start..end).into(),
             ..*self
@@ -206,7 +210,7 @@ mod tests {
         assert!(parts.shrink().is_none() && parts.live_range(0).is_none());
         parts.segments[2].node.remove();
         let rest = parts.shrink().expect("thirty of a hundred live");
-        assert_eq!((rest.held(), rest.end()), (30, 100));
+        assert_eq!((rest.held(), rest.end()), (40..70, 100));
         assert_eq!(rest.tokens(50..52), [50, 51]);
         assert_eq!(
             (rest.live_range(45), rest.live_range(99)),
@@ -217,5 +221,21 @@ mod tests {
             rest.shrink().is_none(),
             "nothing lives: the run goes as a whole"
         );
+    }
+
+    #[test]
+    fn dead_nodes_at_the_ends_are_given_back_too() {
+        let node = |host| Arc::new(NodeCell::new(host, 0));
+        let parts = (1..10).fold(version(), |version, at| {
+            version.split(version.segments.len() - 1, 10 * at, node(at.into()))
+        });
+        for segment in [0, 1, 2, 5, 6, 7, 8, 9] {
+            parts.segments[segment].node.remove();
+        }
+        let rest = parts.shrink().expect("twenty of a hundred live");
+        let ends: Vec<u32> = rest.segments.iter().map(|segment| segment.end).collect();
+        assert_eq!((rest.held(), ends), (30..50, vec![30, 40, 50, 100]));
+        let ranges = [29, 30, 49, 50].map(|offset| rest.live_range(offset));
+        assert_eq!(ranges, [None, Some(30..40), Some(40..50), None]);
     }
 }

@@ -3,6 +3,7 @@
 //! Knows nothing of hashes. What a plan pins stays, and what lies above it.
 
 use super::forest::NodeKey;
+use super::queue::EvictionQueue;
 use super::state::State;
 use crate::error::{Error, Result};
 
@@ -81,30 +82,29 @@ impl State {
                 .admit(tenant, entries, tokens)
                 .is_ok()
         };
-        // A round evicts leaves; their parents are the next round's.
-        let mut evicted = true;
-        while evicted && !enough(self) {
-            evicted = false;
-            for key in self.leaves_of_tenant(tenant) {
-                evicted |= Some(key) != parent && self.evict(key);
-                if enough(self) {
-                    break;
-                }
+        let mut leaves = EvictionQueue::default();
+        for key in self.namespaces.nodes_of_tenant(tenant) {
+            self.push_leaf(&mut leaves, key);
+        }
+        while !enough(self) {
+            let Some((_, key)) = leaves.pop() else { break };
+            let above = self.forest.node(key).and_then(|node| node.parent);
+            if Some(key) != parent
+                && self.evict(key)
+                && let Some(above) = above
+            {
+                self.push_leaf(&mut leaves, above);
             }
         }
         self.namespaces.tenants.admit(tenant, entries, tokens)
     }
 
-    /// The leaves of a tenant, least recently used first.
-    fn leaves_of_tenant(&self, tenant: &[u8]) -> Vec<NodeKey> {
-        let nodes = self.namespaces.nodes_of_tenant(tenant).into_iter();
-        let leaf = |key| {
-            let node = self.forest.node(key).filter(|node| node.children == 0)?;
-            Some((node.cell.used(), key))
-        };
-        let mut leaves: Vec<(u64, NodeKey)> = nodes.filter_map(leaf).collect();
-        leaves.sort_unstable();
-        leaves.into_iter().map(|(_, key)| key).collect()
+    /// Puts a node into a queue if it is a leaf.
+    fn push_leaf(&self, leaves: &mut EvictionQueue, key: NodeKey) {
+        let node = self.forest.node(key).filter(|node| node.children == 0);
+        if let Some(node) = node {
+            leaves.push(node.cell.used(), key);
+        }
     }
 
     /// Evicts a leaf unless a plan pins it; says whether it did.
@@ -119,5 +119,35 @@ impl State {
             self.evicted += 1;
         }
         evicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ChunkParams, Entry, Namespace, Policy, Quota, Registry};
+
+    #[test]
+    fn a_tenant_gives_a_whole_old_path_before_newer_nodes() {
+        let registry = Registry::new(1 << 20, ChunkParams::default(), Policy::default());
+        let registry = registry.expect("valid");
+        let namespace = Namespace::default();
+        let quota = Quota {
+            tokens: Some(3200),
+            ..Quota::default()
+        };
+        registry.set_quota(None, Some(quota));
+        let tokens: Vec<u32> = (0..100).collect();
+        let add = |node: u64, parent: Option<u64>| {
+            let entry = Entry {
+                parent,
+                ..Entry::root(node, &tokens, &namespace)
+            };
+            registry.add(&entry).expect("evicts");
+        };
+        (0..20).for_each(|node: u64| add(node, node.checked_sub(1)));
+        (20..33).for_each(|node| add(node, None));
+        // One node too many, and a sixteenth of the limit more.
+        let gone: Vec<u64> = (0..33).filter(|&node| !registry.contains(node)).collect();
+        assert_eq!(gone, [17, 18, 19]);
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::matching::{Span, slice};
+use crate::matching::{Span, keep_longest, slice};
 use crate::registry::walk::RunPiece;
 use crate::registry::{NodeCell, RunId, Shared, Tenant, View};
 
@@ -171,7 +171,8 @@ impl ReusePlan {
         let (min_span, head) = (policy.min_span as usize, policy.recompute_head as usize);
         let spans = std::mem::take(&mut self.spans).into_iter();
         let rest = spans.flat_map(|span| survivors(view, span, min_span, head, &is_live));
-        self.spans = rest.collect();
+        // What died inside a span makes two of it.
+        self.spans = keep_longest(rest.collect(), policy.max_segments as usize);
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod support;
 
-use irminsul::{Policy, Stats};
+use irminsul::{ChunkParams, Entry, Namespace, Policy, Registry, Segment, Stats};
 use support::host::{Host, deltas, join, reused, text};
 
 #[test]
@@ -311,4 +311,33 @@ fn nothing_of_a_removed_node_is_found() {
         ..
     } = host.registry.stats();
     assert_eq!((fingerprints, donors, windows), (0, 0, 0));
+}
+
+#[test]
+fn a_span_that_falls_apart_counts_as_two() {
+    let policy = Policy {
+        max_segments: 1,
+        ..Policy::default()
+    };
+    let registry = Registry::new(1 << 20, ChunkParams::default(), policy).expect("valid");
+    let (namespace, document) = (Namespace::default(), text(1, 3000));
+    registry
+        .add(&Entry::root(1, &document, &namespace))
+        .expect("room");
+    let prompt = join(&[&text(2, 50), &document]);
+    let mut plan = registry.lookup(&prompt, &namespace, 0).expect("valid");
+    registry.split(1, 1000, 2).expect("inside");
+    registry.split(1, 500, 3).expect("inside");
+    registry.remove(3).expect("lives");
+    assert!(!plan.revalidate());
+    let targets: Vec<usize> = plan
+        .segments()
+        .iter()
+        .filter_map(|segment| match segment {
+            Segment::Reuse(reuse) => Some(reuse.target),
+            Segment::Compute(_) => None,
+        })
+        .collect();
+    assert_eq!(targets, [50 + 1500], "the longer one");
+    assert!(plan.revalidate());
 }

@@ -86,7 +86,7 @@ pub(crate) fn finish(spans: Vec<Span>, policy: &Policy) -> Vec<Span> {
 }
 
 /// At most `count` spans, the longest ones (the earlier of equals), in order.
-fn keep_longest(mut spans: Vec<Span>, count: usize) -> Vec<Span> {
+pub(crate) fn keep_longest(mut spans: Vec<Span>, count: usize) -> Vec<Span> {
     if spans.len() > count {
         let mut order: Vec<usize> = (0..spans.len()).collect();
         order.sort_by_key(|&i| (Reverse(spans[i].length), i));

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from irminsul import Namespace, Registry
 from irminsul.integrations.sglang import refuse, testing
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
+from irminsul.integrations.sglang.nodes import touch
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.tiers_off import NoTiers
 
@@ -142,11 +142,7 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
 
     def touch(self, nodes: Iterable[Any]) -> None:
         """Mark donors as used now, so that eviction keeps the hot ones."""
-        now = time.monotonic()
-        for node in nodes:
-            while node is not None and node.last_access_time < now:
-                node.last_access_time = now
-                node = node.parent
+        touch(nodes)
 
     def _record_namespace(self, request: Any) -> Namespace | None:
         # Ids that stand for images or for given embeddings do not say what their rows contain.

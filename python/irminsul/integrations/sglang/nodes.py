@@ -5,7 +5,10 @@ Must not import SGLang: a tree node is anything with ``parent``, ``key`` and ``v
 
 from __future__ import annotations
 
+import math
+import time
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -42,6 +45,20 @@ def set_record(node: Any, record: NodeRecord | None) -> None:
 def ids_of(tokens: array[int]) -> NDArray[np.int64]:
     """Return a view of SGLang's ids; it must be gone before SGLang appends to them."""
     return np.frombuffer(tokens, dtype=np.int64)
+
+
+def touch(nodes: Iterable[Any]) -> None:
+    """Mark `nodes` and what is above them as used now, each at a moment of its own.
+
+    The tree evicts the least recently used leaf, and leaves used at the same moment in the order
+    of a set, which differs from rank to rank: trees of one group would hold different paths.
+    """
+    now = 0.0
+    for node in dict.fromkeys(nodes):
+        now = max(math.nextafter(now, math.inf), time.monotonic())
+        while node is not None and node.last_access_time < now:
+            node.last_access_time = now
+            node = node.parent
 
 
 def climb(node: Any, start: int, end: int) -> list[Rows] | None:

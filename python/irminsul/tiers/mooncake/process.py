@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from typing import IO
 from irminsul.tiers.mooncake.settings import MooncakeSettings
 
 __all__ = ["ClientProcess", "answers"]
+
+logger = logging.getLogger(__name__)
 
 _START_S = 15.0
 _SOCKET_BYTES = 1 << 20
@@ -56,7 +59,11 @@ class ClientProcess:
         # Mooncake's own attempt takes seconds of one core to import and fail: look first.
         if not answers(settings.address, 0.5):
             return None
-        client = cls._spawn(settings, memory_fd)
+        try:
+            client = cls._spawn(settings, memory_fd)
+        except OSError as error:  # no memory or no descriptors, for now
+            logger.warning("irminsul: the store's client does not start: %s", error)
+            return None
         until = time.monotonic() + _START_S
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not stopped():
@@ -71,6 +78,7 @@ class ClientProcess:
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(ours)
             stack.enter_context(theirs)
             log: int | IO[bytes] = subprocess.DEVNULL
             if settings.log_path:
@@ -89,7 +97,7 @@ class ClientProcess:
                 # A Ctrl-C in the engine's terminal is the engine's to handle.
                 start_new_session=True,
             )
-        return cls(process, Connection(ours.detach()))
+            return cls(process, Connection(ours.detach()))
 
     def send(self, message: bytes) -> None:
         """Write one message; raises OSError when the process is gone."""

@@ -25,7 +25,8 @@ class Coming:
 class Chunks:
     """Stands for a pool: notes what was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, remote: str | None = "store") -> None:
+        self.remote = remote
         self.asked: list[Any] = []
         self.admitted: list[Any] = []
         self.answer: Coming | None = Coming()
@@ -71,6 +72,15 @@ def test_exact_requests_ask_for_nothing() -> None:
     queue, _ = _queue(chunks, local=None)
     queue.enter(_request([1] * 300), lambda _: NAMESPACE)
     assert chunks.asked == []
+
+
+def test_without_a_store_nothing_is_looked_up() -> None:
+    queue, registry = _queue(Chunks(remote=None))
+    request = _request([1] * 300)
+    before = registry.stats()["lookups"]
+    queue.enter(request, lambda _: NAMESPACE)
+    assert request.irm_prefetch is None
+    assert registry.stats()["lookups"] == before
 
 
 def test_a_failure_is_a_miss() -> None:

@@ -72,6 +72,8 @@ class FetchQueue:
             )
 
     def _start(self, request: Any, namespace_of: Callable[[Any], Any]) -> Prefetch | None:
+        if self._chunks.remote is None:
+            return None
         local = self._cache.lookup_namespace(request)
         if local is None:
             return None

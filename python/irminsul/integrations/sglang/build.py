@@ -158,10 +158,11 @@ def _add_tiers(
 
 
 def _check_tiers(context: Any) -> None:
-    """Raise `Unsupported` where ranks serve the same requests.
+    """Raise `Unsupported` where ranks serve the same requests, or memory may be taken away.
 
     Copies and fetches end at other times on every rank, and with them what is locked in the tree
-    and who waits in the queue: such ranks would build different batches, and hang.
+    and who waits in the queue: such ranks would build different batches, and hang. Memory that is
+    released under a copy, or weights that are when the tree is emptied, would be a fault.
     """
     ranks = Agreement.of(context).ranks
     if ranks > 1:
@@ -169,6 +170,11 @@ def _check_tiers(context: Any) -> None:
             f"rows beyond the KV pool are kept for one rank alone, and {ranks} serve the same "
             "requests: unset IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or split requests by "
             "--enable-dp-attention with --dp-size equal to --tp-size."
+        )
+    if compat.server_value(context.server_args, "enable_memory_saver", False):
+        raise Unsupported(
+            "rows are copied while nothing runs, when the memory saver may release them: unset "
+            "IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or drop --enable-memory-saver."
         )
 
 

@@ -48,7 +48,12 @@ impl State {
                 kept.push(key);
             }
         }
+        // What is pinned is in use now. With its old age, each insertion would come by it again.
+        let now = self.core.reader_tick();
         for key in kept {
+            if let Some(node) = self.forest.node(key) {
+                node.cell.touch(now);
+            }
             self.enqueue(key);
         }
         if self.forest.resident().saturating_add(needed) > capacity {
@@ -125,6 +130,27 @@ impl State {
 #[cfg(test)]
 mod tests {
     use crate::{ChunkParams, Entry, Namespace, Policy, Quota, Registry};
+
+    #[test]
+    fn what_was_found_pinned_counts_as_used() {
+        let policy = Policy::default();
+        let registry = Registry::new(3000, ChunkParams::default(), policy).expect("valid");
+        let namespace = Namespace::default();
+        let text = |seed: u32| -> Vec<u32> { (0..1000).map(|at| at * 64 + seed).collect() };
+        let add = |node: u32| {
+            let tokens = text(node);
+            let entry = Entry::root(node.into(), &tokens, &namespace);
+            registry.add(&entry).expect("evicts");
+        };
+        add(0);
+        let mut plan = registry.lookup(&text(0), &namespace, 0).expect("valid");
+        assert!(plan.reused_tokens() > 0);
+        (1..4).for_each(add);
+        plan.release();
+        add(4);
+        let gone: Vec<u64> = (0..5).filter(|&node| !registry.contains(node)).collect();
+        assert_eq!(gone, [1, 2]);
+    }
 
     #[test]
     fn a_tenant_gives_a_whole_old_path_before_newer_nodes() {

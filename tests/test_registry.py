@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from typing import Any
 
 import irminsul
@@ -295,3 +296,31 @@ def test_many_threads_see_whole_operations(namespace: Namespace) -> None:
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_waiting_for_another_threads_work_stops_nobody_else(namespace: Namespace) -> None:
+    """A short call behind a long one gives the interpreter lock away while it waits."""
+    registry = Registry(1 << 20)
+    for node in range(200_000):
+        registry.add(node, None, [node], namespace=namespace)
+    done = threading.Event()
+    ticks: list[float] = []
+
+    def tick() -> None:
+        while not done.wait(0.001):
+            ticks.append(time.perf_counter())
+
+    ticker = threading.Thread(target=tick)
+    forgetter = threading.Thread(target=registry.forget, args=(namespace,))
+    ticker.start()
+    forgetter.start()
+    waits = []
+    while forgetter.is_alive():
+        before = time.perf_counter()
+        assert isinstance(199_999 in registry, bool)
+        waits.append((before, time.perf_counter()))
+    forgetter.join()
+    done.set()
+    ticker.join()
+    for before, after in waits:
+        assert after - before < 0.05 or any(before < at < after for at in ticks)

@@ -61,6 +61,22 @@ const SIZE: &str = "0 to 2**64 - 1";
 #[derive(Debug)]
 pub(crate) struct Registry(irminsul::Registry);
 
+impl Registry {
+    /// Runs short `work`, without the interpreter lock if it has to wait for another thread's: a long `forget` would
+    /// otherwise stop all of Python.
+    fn in_turn<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl Send + FnOnce(&irminsul::Registry) -> T,
+    ) -> T {
+        if self.0.is_busy() {
+            py.detach(|| work(&self.0))
+        } else {
+            work(&self.0)
+        }
+    }
+}
+
 #[pymethods]
 impl Registry {
     #[new]
@@ -154,7 +170,13 @@ impl Registry {
             depth: unsigned_or("depth", depth, 0)?,
             ..Entry::root(unsigned("node", node, NODE)?, &ids, namespace)
         };
-        Ok(detached(tokens.py(), ids.len(), || self.0.add(&entry))?)
+        let work = || self.0.add(&entry);
+        let py = tokens.py();
+        Ok(if self.0.is_busy() {
+            py.detach(work)
+        } else {
+            detached(py, ids.len(), work)
+        }?)
     }
 
     /// Record one node without a parent: ``add(location, None, tokens, ...)``.
@@ -198,12 +220,13 @@ impl Registry {
         at: &Bound<'_, PyAny>,
         new_node: &Bound<'_, PyAny>,
     ) -> Result<(), Failure> {
+        let py = node.py();
         let at = unsigned("at", at, "at least 1 and less than the node's length")?;
         let (node, new_node) = (
             unsigned("node", node, NODE)?,
             unsigned("new_node", new_node, NODE)?,
         );
-        Ok(self.0.split(node, at, new_node)?)
+        Ok(self.in_turn(py, |registry| registry.split(node, at, new_node))?)
     }
 
     /// Remove a node at once, also when a plan pins it; its children live on.
@@ -213,16 +236,22 @@ impl Registry {
     /// UnknownNode
     ///     The id is not live.
     fn remove(&self, node: &Bound<'_, PyAny>) -> Result<(), Failure> {
-        Ok(self.0.remove(unsigned("node", node, NODE)?)?)
+        let py = node.py();
+        let node = unsigned("node", node, NODE)?;
+        Ok(self.in_turn(py, |registry| registry.remove(node))?)
     }
 
     /// Remove a node if it is live, and return whether it was.
     fn discard(&self, node: &Bound<'_, PyAny>) -> Result<bool, Failure> {
-        Ok(self.0.discard(unsigned("node", node, NODE)?))
+        let py = node.py();
+        let node = unsigned("node", node, NODE)?;
+        Ok(self.in_turn(py, |registry| registry.discard(node)))
     }
 
     fn __contains__(&self, node: &Bound<'_, PyAny>) -> bool {
-        node.extract().is_ok_and(|node| self.0.contains(node))
+        let py = node.py();
+        let contains = |node| self.in_turn(py, |registry| registry.contains(node));
+        node.extract().is_ok_and(contains)
     }
 
     /// Remove every node of a namespace, and return how many there were.
@@ -306,17 +335,17 @@ impl Registry {
     /// irminsul.errors.QuotaExceeded: tenant "a" has 0 of 100 tokens and needs 101 more; release its plans, remove some of its nodes, or raise its quota
     #[pyo3(signature = (quota, *, tenant=None), text_signature = "($self, quota, *, tenant=None)")]
     #[allow(clippy::needless_pass_by_value)] // Extracted values are handed over by PyO3.
-    fn set_quota(&self, quota: Option<PyRef<'_, Quota>>, tenant: Option<Field>) {
+    fn set_quota(&self, py: Python<'_>, quota: Option<PyRef<'_, Quota>>, tenant: Option<Field>) {
         let quota = quota.map(|quota| quota.0);
-        self.0
-            .set_quota(tenant.as_ref().map(Field::as_bytes), quota);
+        let tenant = tenant.as_ref().map(Field::as_bytes);
+        self.in_turn(py, |registry| registry.set_quota(tenant, quota));
     }
 
     /// Return what a tenant holds, as a new dict: nodes, entries, tokens, pins.
     #[pyo3(signature = (tenant), text_signature = "($self, tenant)")]
     #[allow(clippy::needless_pass_by_value)]
     fn usage<'py>(&self, py: Python<'py>, tenant: Field) -> PyResult<Bound<'py, PyDict>> {
-        let usage = self.0.usage(tenant.as_bytes());
+        let usage = self.in_turn(py, |registry| registry.usage(tenant.as_bytes()));
         let counts = PyDict::new(py);
         counts.set_item("nodes", usage.nodes)?;
         counts.set_item("entries", usage.entries)?;
@@ -327,7 +356,7 @@ impl Registry {
 
     /// Return counts of what is held and was done, as a new dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.0.stats();
+        let stats = self.in_turn(py, irminsul::Registry::stats);
         let counts = PyDict::new(py);
         counts.set_item("nodes", stats.nodes)?;
         counts.set_item("runs", stats.runs)?;
@@ -345,8 +374,8 @@ impl Registry {
         Ok(counts)
     }
 
-    fn __repr__(&self) -> String {
-        let stats = self.0.stats();
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let stats = self.in_turn(py, irminsul::Registry::stats);
         format!(
             "Registry({} nodes, {} of {} tokens)",
             stats.nodes, stats.tokens, stats.capacity_tokens

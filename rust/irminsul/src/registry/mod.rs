@@ -36,7 +36,7 @@ mod version;
 mod view;
 pub(crate) mod walk;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::error::{Error, Result, check};
 use crate::matching::{Prompt, find_spans};
@@ -220,6 +220,13 @@ impl Registry {
     /// Removes every node of a namespace; returns how many there were.
     pub fn forget(&self, namespace: &Namespace) -> usize {
         self.shared.writer().forget(namespace)
+    }
+
+    /// Whether another thread is at work on the registry, so that any call but a lookup would wait: a hint for callers
+    /// that hold a lock of their own.
+    #[doc(hidden)]
+    pub fn is_busy(&self) -> bool {
+        matches!(self.shared.state.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Removes everything.

@@ -19,7 +19,7 @@ from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import tiers_identity, tiers_rows
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings, store_fields
-from irminsul.integrations.sglang.spans import BatchPlan, Limits, Span, Window
+from irminsul.integrations.sglang.spans import BatchPlan, HostCopy, Limits, Span, Window
 from irminsul.integrations.sglang.tiers_off import NoTiers
 from irminsul.integrations.sglang.tiers_queue import FetchQueue, prompt
 from irminsul.integrations.sglang.tiers_rows import HostRows
@@ -87,7 +87,7 @@ class Tiers(NoTiers):
         self._cost = CostModel()
         self._stream: Any = None
         self._timed: deque[tuple[int, Any, Any]] = deque()
-        self._busy: deque[tuple[Any, BatchPlan]] = deque()
+        self._busy: deque[tuple[Any, HostCopy]] = deque()
         layers = pool.kv_buffer
         if layers[0].dtype not in _DTYPES:
             raise Unsupported(
@@ -141,17 +141,17 @@ class Tiers(NoTiers):
 
     def copy(self, plan: BatchPlan) -> None:
         """Write the rows that `plan` takes from host memory, on the forward stream."""
-        if plan.host is None:
+        # A batch may live on for long as the one that decodes: its plan must hold no leases then.
+        host, plan.host = plan.host, None
+        if host is None:
             return
-        tiers_rows.write(plan.host, self._pool.kv_buffer, self._table)
-        self._metrics.add("tier_reused_tokens", plan.host.tokens)
-        while self._busy and self._busy[0][0].query():
-            self._busy.popleft()
+        tiers_rows.write(host, self._pool.kv_buffer, self._table)
+        self._metrics.add("tier_reused_tokens", host.tokens)
         if self._pool.kv_buffer[0].is_cuda:
             copied = _event()
             copied.record()
             # Its leases must outlive the copy, whatever happens to the batch.
-            self._busy.append((copied, plan))
+            self._busy.append((copied, host))
 
     def wrote(self, request: Any, leaf: Any, root: Any) -> None:
         """Write the new chunks on the path of `request` behind. Never raises."""
@@ -173,6 +173,7 @@ class Tiers(NoTiers):
     def pass_by(self, original: Call, scheduler: Any, *args: Any, **kw: Any) -> Any:
         """Let the scheduler choose among the requests that wait for no fetch."""
         self._writer.unlock()
+        self._let_go()
         self._learn()
         self._sample()
         return self.queue.pass_by(original, scheduler, *args, **kw)
@@ -201,6 +202,11 @@ class Tiers(NoTiers):
         """Give threads, memory and processes back."""
         self._writer.close()
         self.chunks.close()
+
+    def _let_go(self) -> None:
+        """Give back the leases of copies that are over."""
+        while self._busy and self._busy[0][0].query():
+            self._busy.popleft()
 
     def _learn(self) -> None:
         while self._timed and self._timed[0][2].query():

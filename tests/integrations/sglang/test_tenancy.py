@@ -10,6 +10,7 @@ import hosts
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from irminsul import Namespace
 from irminsul.integrations.sglang import tenancy
 
 keys = st.none() | st.text("ab:-0123\0", max_size=6) | st.builds(tenancy._MARK.__add__, st.text())
@@ -38,6 +39,24 @@ def test_a_salt_that_reads_like_another_pair() -> None:
 def test_a_key_alone_stays_as_it_is() -> None:
     assert tenancy.joined(None, "tenant") == "tenant"
     assert tenancy.joined("", "") is None
+
+
+@given(st.tuples(keys, keys), st.tuples(keys, keys))
+def test_only_equal_fields_give_one_tenant(
+    one: tuple[str | None, str | None], other: tuple[str | None, str | None]
+) -> None:
+    assert (tenancy.tenant(*one) == tenancy.tenant(*other)) == (one == other)
+
+
+def test_a_key_of_any_length_makes_a_namespace() -> None:
+    long = "k" * 100_000
+    tenants = {
+        tenancy.tenant(*pair)
+        for pair in [(long, None), (None, long), (long, "s"), (long + "k", None), ("k", None)]
+    }
+    assert len(tenants) == 5
+    assert all(len(tenant) <= 256 for tenant in tenants)
+    assert len({Namespace(tenant=tenant) for tenant in tenants}) == 5
 
 
 def stock(serving: Any, request: Any) -> str:

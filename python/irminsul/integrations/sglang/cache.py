@@ -19,7 +19,7 @@ from typing import Any
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
 from irminsul import Namespace, Registry
-from irminsul.integrations.sglang import refuse, testing
+from irminsul.integrations.sglang import refuse, tenancy, testing
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.nodes import touch
@@ -158,7 +158,7 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
             fields = (request.extra_key, getattr(request, "cache_salt", None))
             request.irm_fields = {
                 "lora": request.lora_id or "",
-                "tenant": b"".join(_framed(field) for field in fields),
+                "tenant": tenancy.tenant(*fields),
             }
             known = Namespace(**self._identity, **request.irm_fields)
             request.irm_namespace = known
@@ -234,11 +234,3 @@ def _exact_key(key: Any) -> Any:
     if hasattr(key, "cache_salt"):
         marked.cache_salt = key.cache_salt
     return marked
-
-
-def _framed(field: str | None) -> bytes:
-    """Encode so that no two lists of fields read the same: absent, or length and bytes."""
-    if field is None:
-        return b"\0"
-    encoded = field.encode("utf-8", "surrogatepass")
-    return b"\1" + len(encoded).to_bytes(8, "little") + encoded

@@ -9,6 +9,7 @@ well as in irminsul's registry. The hook here writes the salt's length between t
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ TARGET = f"{_MODULE}.OpenAIServingBase._compute_extra_key"
 
 # Begins every key that was made here; a client's own key that begins so is marked as well.
 _MARK = "\0irminsul-salt:"
+
+# Clients choose salts and keys of any length, and the registry keeps each several times.
+_LONGEST_TENANT = 256
 
 
 def joins_salts() -> bool:
@@ -40,6 +44,25 @@ def joined(salt: str | None, key: str | None) -> str | None:
     if key and key.startswith(_MARK):
         return f"{_MARK}-:{key}"
     return key or None
+
+
+def tenant(*fields: str | None) -> bytes:
+    """Return a namespace's tenant for a client's fields; different fields give different ones.
+
+    Long ones are known by their SHA-256, behind a byte that begins no other.
+    """
+    framed = b"".join(_framed(field) for field in fields)
+    if len(framed) <= _LONGEST_TENANT:
+        return framed
+    return b"\2" + hashlib.sha256(framed).digest()
+
+
+def _framed(field: str | None) -> bytes:
+    """Encode so that no two lists of fields read the same: absent, or length and bytes."""
+    if field is None:
+        return b"\0"
+    encoded = field.encode("utf-8", "surrogatepass")
+    return b"\1" + len(encoded).to_bytes(8, "little") + encoded
 
 
 def around_extra_key(original: Callable[..., Any], serving: Any, request: Any, backend: str) -> Any:

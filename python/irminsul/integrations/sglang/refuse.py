@@ -174,6 +174,11 @@ def _backend_reasons(context: Any) -> Iterator[str]:
             "the tc_piecewise prefill graph compiles the logits of a batch in: use "
             "--cuda-graph-backend-prefill breakable or disabled."
         )
+    if prefill == "full" and server_value(arguments, "enable_dp_attention"):
+        yield (
+            "data-parallel ranks choose a full prefill graph by requests, not by rows: use "
+            "--cuda-graph-backend-prefill breakable or disabled."
+        )
 
 
 def prefill_backend(server_args: Any) -> str:

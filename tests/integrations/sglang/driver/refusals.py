@@ -92,6 +92,12 @@ CASES: dict[str, dict[str, Any]] = {
             "cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="tc_piecewise"))
         }
     },
+    "full prefill, data parallel": {
+        "arguments": {
+            "cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="full")),
+            "enable_dp_attention": True,
+        }
+    },
     "disaggregation_mode": {"arguments": {"disaggregation_mode": "prefill"}},
     **({"tokenizer workers": WORKERS} if tenancy.joins_salts() else {}),
     **{name: {"arguments": {name: "on"}} for name in refuse._FLAGS},

@@ -7,6 +7,7 @@ Other GPUs, other dtypes and installations without the library get the torch ref
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -146,6 +147,37 @@ def _attention(
             interleaved,
             max_q_len,
         )
+    return launch_attention(
+        "mla_attention",
+        loader.library().irm_mla_attention,
+        q,
+        cache,
+        tiles,
+        tile_start,
+        cos_sin,
+        plan,
+        scale,
+        interleaved,
+        max_q_len,
+        cluster,
+    )
+
+
+def launch_attention(
+    action: str,
+    entry: Callable[..., int],
+    q: Tensor,
+    cache: Tensor,
+    tiles: Tensor,
+    tile_start: Tensor,
+    cos_sin: Tensor | None,
+    plan: Tensor,
+    scale: float,
+    interleaved: bool,
+    max_q_len: int,
+    cluster: int,
+) -> tuple[Tensor, Tensor]:
+    """Run the library's attention kernel `entry`; `action` is its name in errors."""
     if cache.stride(2) != 1 or cache.stride(1) != cache.shape[2]:
         raise InvalidParams(
             f"rows of a page must be contiguous; cache has strides {cache.stride()}"
@@ -154,6 +186,7 @@ def _attention(
     total_q, heads, _ = q.shape
     out = torch.empty(total_q, heads, LATENT_DIM, dtype=q.dtype, device=q.device)
     lse = torch.empty(total_q, heads, dtype=torch.float32, device=q.device)
+    page_numbers = cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * cache.shape[2]
     handle = loader.library()
     with torch.cuda.device(q.device):
         size = handle.irm_mla_workspace_bytes()
@@ -171,7 +204,7 @@ def _attention(
             workspace_bytes=size,
             stream=torch.cuda.current_stream().cuda_stream,
             num_pages=cache.shape[0],
-            page_stride=(cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * cache.shape[2]) * 2,
+            page_stride=page_numbers * cache.element_size(),
             scale=scale,
             num_positions=0 if cos_sin is None else cos_sin.shape[0],
             interleaved=int(interleaved),
@@ -181,7 +214,7 @@ def _attention(
             max_q_len=max_q_len,
             cluster=cluster,
         )
-        abi.check(handle, handle.irm_mla_attention(ctypes.byref(params)), "mla_attention")
+        abi.check(handle, entry(ctypes.byref(params)), action)
     return out, lse
 
 

@@ -1,22 +1,19 @@
 """The operator `irminsul::mla_attention_fp8`: its shapes, its CPU backend and its CUDA kernel.
 
-Knows torch's pointers and streams and the C ABI; must not know how rows are made or how a kernel
-divides its work.
+Must not know ctypes, how rows are made or how a kernel divides its work.
 """
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
+from irminsul.attention.cuda import launch_attention
 from irminsul.attention.fp8 import FP8_ROW_BYTES, mla_attention_fp8_reference
-from irminsul.attention.op import check_queries, plan_attention
-from irminsul.attention.reference import LATENT_DIM
+from irminsul.attention.op import attention_fake, check_queries, plan_attention
 from irminsul.attention.tiles import PAGE_SIZE, TileTable
 from irminsul.errors import InvalidParams
-from irminsul.native import abi, loader
+from irminsul.native import loader
 
 _OPS = torch.library.Library("irminsul", "FRAGMENT")  # type: ignore[no-untyped-call]
 _OPS.define(  # type: ignore[no-untyped-call]
@@ -156,51 +153,22 @@ def _by_kernel(
             interleaved,
             max_q_len,
         )
-    if cache.stride(2) != 1 or cache.stride(1) != FP8_ROW_BYTES:
-        raise InvalidParams(
-            f"rows of a page must be contiguous; cache has strides {cache.stride()}"
-        )
-    q = q.contiguous()
-    total_q, heads, _ = q.shape
-    out = torch.empty(total_q, heads, LATENT_DIM, dtype=q.dtype, device=q.device)
-    lse = torch.empty(total_q, heads, dtype=torch.float32, device=q.device)
-    handle = loader.library()
-    with torch.cuda.device(q.device):
-        size = handle.irm_mla_workspace_bytes()
-        workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
-        params = abi.MlaAttentionParams(
-            q=q.data_ptr(),
-            cache=cache.data_ptr(),
-            tiles=tiles.data_ptr(),
-            cos_sin=0 if cos_sin is None else cos_sin.data_ptr(),
-            out=out.data_ptr(),
-            lse=lse.data_ptr(),
-            plan=plan.data_ptr(),
-            plan_bytes=plan.numel(),
-            workspace=workspace.data_ptr(),
-            workspace_bytes=size,
-            stream=torch.cuda.current_stream().cuda_stream,
-            num_pages=cache.shape[0],
-            page_stride=cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * FP8_ROW_BYTES,
-            scale=scale,
-            num_positions=0 if cos_sin is None else cos_sin.shape[0],
-            interleaved=int(interleaved),
-            num_rows=tile_start.shape[0],
-            total_q=total_q,
-            num_heads=heads,
-            max_q_len=max_q_len,
-            cluster=1,
-        )
-        status = handle.irm_mla_fp8_attention(ctypes.byref(params))
-        abi.check(handle, status, "mla_attention_fp8")
-    return out, lse
-
-
-def _fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    out = q.new_empty(q.shape[0], q.shape[1], LATENT_DIM)
-    return out, q.new_empty(q.shape[0], q.shape[1], dtype=torch.float32)
+    return launch_attention(
+        "mla_attention_fp8",
+        loader.library().irm_mla_fp8_attention,
+        q,
+        cache,
+        tiles,
+        tile_start,
+        cos_sin,
+        plan,
+        scale,
+        interleaved,
+        max_q_len,
+        cluster=1,
+    )
 
 
 _OPS.impl("mla_attention_fp8", _by_reference, "CPU")  # type: ignore[no-untyped-call]
 _OPS.impl("mla_attention_fp8", _by_kernel, "CUDA")  # type: ignore[no-untyped-call]
-torch.library.register_fake("irminsul::mla_attention_fp8", _fake, lib=_OPS)
+torch.library.register_fake("irminsul::mla_attention_fp8", attention_fake, lib=_OPS)

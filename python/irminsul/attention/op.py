@@ -230,7 +230,8 @@ def attention_by_reference(
     return out.to(q.dtype), lse.float()
 
 
-def _attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+def attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    """Return empty results of the shapes that every attention operator gives."""
     out = q.new_empty(q.shape[0], q.shape[1], LATENT_DIM)
     return out, q.new_empty(q.shape[0], q.shape[1], dtype=torch.float32)
 
@@ -238,4 +239,4 @@ def _attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 _OPS.impl("mla_plan", _plan_cpu, "CPU")  # type: ignore[no-untyped-call]
 _OPS.impl("mla_attention", attention_by_reference, "CPU")  # type: ignore[no-untyped-call]
 torch.library.register_fake("irminsul::mla_plan", _plan_fake, lib=_OPS)
-torch.library.register_fake("irminsul::mla_attention", _attention_fake, lib=_OPS)
+torch.library.register_fake("irminsul::mla_attention", attention_fake, lib=_OPS)

@@ -26,12 +26,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from irminsul import Namespace
-from irminsul.integrations.sglang import tiers_identity, tiers_rows
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.provenance import NodeRecord, Segment
 from irminsul.integrations.sglang.spans import HostCopy
-from irminsul.integrations.sglang.tiers_rows import HostRows
-from irminsul.integrations.sglang.tiers_writer import WriteBehind
+from irminsul.integrations.sglang.tiers import identity
+from irminsul.integrations.sglang.tiers import rows as tiers_rows
+from irminsul.integrations.sglang.tiers.rows import HostRows
+from irminsul.integrations.sglang.tiers.writer import WriteBehind
 from irminsul.rotation import RopeTable
 from irminsul.tiers import ChunkPool, ChunkRows, ChunkSpace, HostTier, RowLayout, Speeds
 from irminsul.tiers.value import encoded_bytes
@@ -80,7 +81,7 @@ def device_rows() -> list[dict[str, Any]]:
     angles = torch.arange(1 << 16)[:, None] * (10000.0 ** (-torch.arange(32) / 32.0))
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1).float().to(device)
     table = RopeTable(cos_sin, interleaved=True)
-    space = ChunkSpace(Namespace(), tiers_identity.row_layout(layers, 0))
+    space = ChunkSpace(Namespace(), identity.row_layout(layers, 0))
     size = TOKENS * space.layout.token_bytes
     tier = HostTier(size + 64 * MIB, pinned=True)
     pieces = []
@@ -122,7 +123,7 @@ def check_writer(device: torch.device) -> dict[str, Any]:
     """Write a path of a stand-in tree behind on the device's own stream, and compare every row."""
     tokens = 4096
     layers = [torch.randn(2 * tokens, 1, ROW, device=device).bfloat16() for _ in range(LAYERS)]
-    layout = tiers_identity.row_layout(layers, 0)
+    layout = identity.row_layout(layers, 0)
     pool = ChunkPool(layout, 2 * tokens * layout.token_bytes, pinned=device.type == "cuda")
     ids = np.random.default_rng(3).integers(0, 1 << 20, tokens)
     slots = torch.randperm(2 * tokens, device=device)[:tokens]

@@ -33,7 +33,7 @@ from irminsul.demo.engine import Answer, EngineProcess, warm_up
 from irminsul.demo.model import TinyModel
 from irminsul.demo.prompts import Prompt, encode_calls, first_sessions
 from irminsul.tokenizer import load_tokenizer
-from irminsul.traces.reader import read_calls
+from irminsul.traces.reader import Call, read_calls
 from tiers.mooncake_store import Store
 
 VOCABULARY = 129_280
@@ -96,6 +96,7 @@ def evict(model: Path, prompts: list[Prompt], pool: int) -> dict[str, Any]:
             passes.append(answers)
             if number == 0:
                 time.sleep(SETTLE_S)
+                # Three halves of the pool: whatever order it evicts in, nothing else is left.
                 for _ in range(3):
                     noise = random.integers(1000, 100_000, pool // 2 - 64, dtype=np.uint32)
                     running.ask(noise)
@@ -121,17 +122,36 @@ def result_row(case: str, value: float, bar: str, facts: dict[str, Any]) -> dict
     }
 
 
+def chosen(arguments: argparse.Namespace) -> list[Call]:
+    """Return the calls of the sessions that were asked for."""
+    skip = arguments.skip
+    every = read_calls(arguments.prompts)
+    calls = first_sessions(every, skip + arguments.sessions, arguments.turns)
+    left_out = list(dict.fromkeys(call.session for call in calls))[:skip]
+    return [call for call in calls if call.session not in left_out]
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """Return what was typed, without folders."""
+    words = ["python benches/tiers/engines.py", f"--prompts {Path(arguments.prompts).name}"]
+    for name in ("sessions", "skip", "turns", "pool_tokens", "only"):
+        if value := getattr(arguments, name):
+            words.append(f"--{name.replace('_', '-')} {value}")
+    return " ".join(words)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--prompts", required=True, help="log of calls")
     parser.add_argument("--sessions", type=int, default=1)
-    parser.add_argument("--turns", type=int)
+    parser.add_argument("--skip", type=int, default=0, help="sessions to leave out first")
+    parser.add_argument("--turns", type=int, help="calls of each session at most")
     parser.add_argument("--pool-tokens", type=int, default=32_768)
     parser.add_argument("--only", choices=("pool", "evicted"))
     parser.add_argument("--bar", default=">= 0.90")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    calls = first_sessions(read_calls(arguments.prompts), arguments.sessions, arguments.turns)
+    calls = chosen(arguments)
     pool, name = arguments.pool_tokens, Path(arguments.prompts).name.split(".")[0]
     prompts = list(encode_calls(calls, load_tokenizer(None), VOCABULARY, pool - 1))
     rows = []
@@ -149,8 +169,7 @@ def main() -> None:
             rows.append(result_row(f"evicted, {name}", value, ">= 0.95", facts))
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, SGLang on the CPU, 3 layers",
-        "command": f"python benches/tiers/engines.py --prompts {Path(arguments.prompts).name} "
-        f"--sessions {arguments.sessions}",
+        "command": command(arguments),
         "rows": rows,
     }
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")

@@ -13,10 +13,10 @@ pytest.importorskip("torch", reason="the plugin's files import torch")
 
 import torch
 from irminsul import Namespace
-from irminsul.integrations.sglang import tiers as tiers_module
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.spans import BatchPlan, HostCopy
-from irminsul.integrations.sglang.tiers_rows import HostRows
+from irminsul.integrations.sglang.tiers import runtime
+from irminsul.integrations.sglang.tiers.rows import HostRows
 from irminsul.tiers import ChunkRows, ChunkSpace, HostTier, RowLayout
 
 TOKENS = 64
@@ -35,8 +35,8 @@ class Event:
 
 
 def _tiers(monkeypatch: pytest.MonkeyPatch, *, on_gpu: bool) -> Any:
-    monkeypatch.setattr(tiers_module.tiers_rows, "write", lambda host, layers, table: None)
-    made = tiers_module.Tiers.__new__(tiers_module.Tiers)
+    monkeypatch.setattr(runtime.tiers_rows, "write", lambda host, layers, table: None)
+    made = runtime.Tiers.__new__(runtime.Tiers)
     made._pool = SimpleNamespace(kv_buffer=[SimpleNamespace(is_cuda=on_gpu)])
     made._table = made._stream = None
     made._metrics = Metrics(60.0)
@@ -62,7 +62,7 @@ def test_leases_go_when_the_copy_is_over_though_the_batch_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tier, event = HostTier(1 << 20), Event()
-    monkeypatch.setattr(tiers_module, "_event", lambda: event)
+    monkeypatch.setattr(runtime, "_event", lambda: event)
     tiers = _tiers(monkeypatch, on_gpu=True)
     plan = _plan(tier)
     tiers.copy(plan)

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="the plugin's files import torch")
 
 from irminsul import Namespace, Registry
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.tiers_queue import FetchQueue, prompt
+from irminsul.integrations.sglang.tiers.queue import FetchQueue, prompt
 
 NAMESPACE = Namespace(model="m")
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from irminsul import Namespace
-from irminsul.integrations.sglang import tiers_identity, tiers_rows
 from irminsul.integrations.sglang.spans import HostCopy
-from irminsul.integrations.sglang.tiers_rows import HostRows
+from irminsul.integrations.sglang.tiers import identity
+from irminsul.integrations.sglang.tiers import rows as tiers_rows
+from irminsul.integrations.sglang.tiers.rows import HostRows
 from irminsul.rotation import RopeTable, relocate_rows
 from irminsul.tiers import ChunkRows, ChunkSpace, HostTier
 
@@ -33,7 +34,7 @@ def test_host_rows_equal_relocated_rows(
 ) -> None:
     monkeypatch.setattr(tiers_rows, "_GROUP_TOKENS", 100)
     layers, table = _layers(1, dtype), _table()
-    space = ChunkSpace(Namespace(), tiers_identity.row_layout(layers, 0))
+    space = ChunkSpace(Namespace(), identity.row_layout(layers, 0))
     tier = HostTier(8 << 20)
     random = np.random.default_rng(0)
     pieces, source, deltas = [], [], []
@@ -64,12 +65,12 @@ def test_host_rows_equal_relocated_rows(
 
 def test_layouts_tell_dtypes_and_stages_apart() -> None:
     layouts = {
-        tiers_identity.row_layout(_layers(0, dtype), first)
+        identity.row_layout(_layers(0, dtype), first)
         for dtype in (torch.bfloat16, torch.float32)
         for first in (0, 3)
     }
     assert len(layouts) == 4
-    layout = tiers_identity.row_layout(_layers(0, torch.bfloat16), 0)
+    layout = identity.row_layout(_layers(0, torch.bfloat16), 0)
     assert (layout.layers, layout.row_bytes) == (LAYERS, 1152)
 
 
@@ -82,13 +83,13 @@ def _model(scale: float = 1.0) -> torch.nn.Module:
 
 
 def test_the_weights_digest_tells_models_apart() -> None:
-    digest = tiers_identity.weights_digest(_model())
-    assert digest == tiers_identity.weights_digest(_model())
-    assert digest != tiers_identity.weights_digest(_model(1.01))
-    assert digest != tiers_identity.weights_digest(_model().float())
+    digest = identity.weights_digest(_model())
+    assert digest == identity.weights_digest(_model())
+    assert digest != identity.weights_digest(_model(1.01))
+    assert digest != identity.weights_digest(_model().float())
     renamed = torch.nn.Sequential(torch.nn.Identity(), *_model())
-    assert digest != tiers_identity.weights_digest(renamed)
-    assert digest != tiers_identity.weights_digest(SimpleNamespace(named_parameters=lambda: []))
+    assert digest != identity.weights_digest(renamed)
+    assert digest != identity.weights_digest(SimpleNamespace(named_parameters=lambda: []))
 
 
 def test_the_rope_digest_tells_rotations_apart() -> None:
@@ -96,5 +97,5 @@ def test_the_rope_digest_tells_rotations_apart() -> None:
     other = RopeTable(table.cos_sin, interleaved=False)
     angles = torch.arange(4096)[:, None] * (50000.0 ** (-torch.arange(32) / 32.0))
     stretched = RopeTable(torch.cat([angles.cos(), angles.sin()], dim=1).float(), True)
-    digests = {tiers_identity.rope_digest(t) for t in (table, _table(), other, stretched)}
+    digests = {identity.rope_digest(t) for t in (table, _table(), other, stretched)}
     assert len(digests) == 3

@@ -15,10 +15,11 @@ pytest.importorskip("torch", reason="the plugin's files import torch")
 
 import torch
 from irminsul import ChunkParams, Namespace, Policy
-from irminsul.integrations.sglang import tiers_identity, tiers_writer
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.nodes import set_record
 from irminsul.integrations.sglang.provenance import NodeRecord, Segment
+from irminsul.integrations.sglang.tiers import identity
+from irminsul.integrations.sglang.tiers import writer as tiers_writer
 from irminsul.tiers import ChunkPool
 
 TOKENS = 600
@@ -77,7 +78,7 @@ def _leaf() -> Any:
 
 def test_slots_are_read_behind_the_forward_and_the_scheduler(log: list[str]) -> None:
     layers = [torch.zeros(TOKENS, 1, 8)]
-    chunks = ChunkPool(tiers_identity.row_layout(layers, 0), 2 << 20, policy=Policy(sink_tokens=0))
+    chunks = ChunkPool(identity.row_layout(layers, 0), 2 << 20, policy=Policy(sink_tokens=0))
     cache = SimpleNamespace(inc_lock_ref=lambda node: None, dec_lock_ref=lambda node: None)
     metrics = Metrics(60.0)
     writer = tiers_writer.WriteBehind(

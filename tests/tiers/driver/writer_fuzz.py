@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "sglang" / "
 
 from cache_fuzz import SIZE, Fuzz
 from irminsul import ChunkParams, Namespace, Policy
-from irminsul.integrations.sglang import tiers_identity
-from irminsul.integrations.sglang.tiers_off import NoTiers
-from irminsul.integrations.sglang.tiers_writer import WriteBehind
+from irminsul.integrations.sglang.tiers import identity
+from irminsul.integrations.sglang.tiers.off import NoTiers
+from irminsul.integrations.sglang.tiers.writer import WriteBehind
 from irminsul.tiers import ChunkPool
 
 PARAMS = ChunkParams(min=64, avg=96, max=128)
@@ -34,7 +34,7 @@ class Written(NoTiers):
 
     def __init__(self, fuzz: TierFuzz) -> None:
         self.chunks = ChunkPool(
-            tiers_identity.row_layout(fuzz.layers, 0),
+            identity.row_layout(fuzz.layers, 0),
             2 << 20,
             params=PARAMS,
             policy=Policy(sink_tokens=0),

@@ -24,7 +24,7 @@ from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Window
-from irminsul.integrations.sglang.tiers_off import NoTiers
+from irminsul.integrations.sglang.tiers.off import NoTiers
 from irminsul.rotation import check_relocations
 
 if TYPE_CHECKING:

@@ -142,9 +142,9 @@ def _add_tiers(
     if not (options.host_bytes or options.pool_master):
         return
     _check_tiers(context)
-    from irminsul.integrations.sglang import tiers
+    from irminsul.integrations.sglang.tiers import runtime as tiers_runtime
 
-    cache.tiers = tiers.Tiers(
+    cache.tiers = tiers_runtime.Tiers(
         cache,
         context.tp_worker.model_runner.model,
         context.params.token_to_kv_pool_allocator.get_kvcache(),
@@ -154,7 +154,7 @@ def _add_tiers(
         params=ChunkParams(**settings.chunk_overrides(options)),
         policy=policy,
     )
-    tiers.install(cache.tiers)
+    tiers_runtime.install(cache.tiers)
 
 
 def _check_tiers(context: Any) -> None:

@@ -24,7 +24,7 @@ from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.nodes import touch
 from irminsul.integrations.sglang.settings import Settings
-from irminsul.integrations.sglang.tiers_off import NoTiers
+from irminsul.integrations.sglang.tiers.off import NoTiers
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
-from irminsul.integrations.sglang.tiers_off import NoTiers
+from irminsul.integrations.sglang.tiers.off import NoTiers
 from irminsul.rotation import RopeTable, relocate_rows
 
 if TYPE_CHECKING:

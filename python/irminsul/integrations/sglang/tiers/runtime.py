@@ -16,14 +16,15 @@ import torch
 
 from irminsul import ChunkParams, Namespace, Policy
 from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import tiers_identity, tiers_rows
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings, store_fields
 from irminsul.integrations.sglang.spans import BatchPlan, HostCopy, Limits, Span, Window
-from irminsul.integrations.sglang.tiers_off import NoTiers
-from irminsul.integrations.sglang.tiers_queue import FetchQueue, prompt
-from irminsul.integrations.sglang.tiers_rows import HostRows
-from irminsul.integrations.sglang.tiers_writer import WriteBehind
+from irminsul.integrations.sglang.tiers import identity
+from irminsul.integrations.sglang.tiers import rows as tiers_rows
+from irminsul.integrations.sglang.tiers.off import NoTiers
+from irminsul.integrations.sglang.tiers.queue import FetchQueue, prompt
+from irminsul.integrations.sglang.tiers.rows import HostRows
+from irminsul.integrations.sglang.tiers.writer import WriteBehind
 from irminsul.rotation import RopeTable
 from irminsul.tiers import ChunkPool, CostModel, MooncakeSettings, MooncakeTier
 
@@ -95,7 +96,7 @@ class Tiers(NoTiers):
                 "IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or use a bfloat16 KV cache."
             )
         self.chunks = ChunkPool(
-            tiers_identity.row_layout(layers, int(getattr(pool, "start_layer", 0) or 0)),
+            identity.row_layout(layers, int(getattr(pool, "start_layer", 0) or 0)),
             settings.host_bytes or _DEFAULT_HOST_BYTES,
             _store(settings, self._cost),
             self._cost,
@@ -235,9 +236,9 @@ class Tiers(NoTiers):
     def _identify(self) -> dict[str, str]:
         layout = self.chunks.layout
         return {
-            "model": f"weights-{tiers_identity.weights_digest(self._model)}",
+            "model": f"weights-{identity.weights_digest(self._model)}",
             "kv_layout": f"{layout.name}-{layout.layers}x{layout.row_bytes}",
-            "rope": f"rope-{tiers_identity.rope_digest(self._table)}",
+            "rope": f"rope-{identity.rope_digest(self._table)}",
         }
 
 

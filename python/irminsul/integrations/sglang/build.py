@@ -19,6 +19,7 @@ from irminsul.integrations.sglang import (
     runtime,
     selfcheck,
     settings,
+    share_start,
 )
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.costs import Costs
@@ -98,7 +99,6 @@ def check_context(context: Any) -> None:
 
 
 def _build(context: Any, options: Settings) -> Any:
-    from irminsul.integrations.sglang.cache import IrminsulRadixCache
     from irminsul.integrations.sglang.hooks import Hooks
 
     pool = context.params.token_to_kv_pool_allocator.get_kvcache()
@@ -110,9 +110,11 @@ def _build(context: Any, options: Settings) -> Any:
         policy=policy,
     )
     metrics = _metrics(context, options)
-    cache = IrminsulRadixCache(
+    cache = _tree(context, options)(
         context.params, registry, _identity(context, pool, table), options, metrics
     )
+    if options.reuse == "share":
+        share_start.connect(cache, context, metrics)
     _add_tiers(context, cache, table, options, metrics, policy)
     requests = int(context.params.req_to_token_pool.size)
     limits = Limits(
@@ -128,6 +130,18 @@ def _build(context: Any, options: Settings) -> Any:
     runtime.install(hooks)
     _announce(context, pool, table, options)
     return cache
+
+
+def _tree(context: Any, options: Settings) -> Any:
+    """Return the class of the tree."""
+    if options.reuse == "share":
+        share_start.check(context, options)
+        from irminsul.integrations.sglang.share_cache import SharingRadixCache
+
+        return SharingRadixCache
+    from irminsul.integrations.sglang.cache import IrminsulRadixCache
+
+    return IrminsulRadixCache
 
 
 def _add_tiers(

@@ -29,6 +29,7 @@ from irminsul.rotation import RopeTable, relocate_rows
 
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.cache import IrminsulRadixCache
+    from irminsul.integrations.sglang.share import Sharing
 
 
 class Hooks:
@@ -73,6 +74,7 @@ class Hooks:
         self._metrics = metrics
         self._agreement = agreement
         self._tiers = getattr(cache, "tiers", NoTiers())
+        self._sharing: Sharing | None = getattr(cache, "sharing", None)
 
     def plan(self, batch: Any) -> None:
         """After ``ScheduleBatch.prepare_for_extend``: trim `batch` to its holes.
@@ -100,6 +102,8 @@ class Hooks:
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         elif trimmed is not None:
             planner.trim(batch, windows, trimmed, self._metrics)
+            if self._sharing is not None:
+                self._sharing.lend(trimmed.plan.lent)
             moved = [span for w in windows for span in w.spans if not span.on_host]
             self.cache.touch(node for span in moved for node, _, _ in span.rows)
             testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, trimmed.plan)
@@ -128,6 +132,8 @@ class Hooks:
 
         Raises whatever moving raises: the batch is trimmed, so it cannot be run without.
         """
+        if self._sharing is not None:
+            self._sharing.flush()
         plan: BatchPlan | None = getattr(forward_batch, "irm_plan", None)
         if plan is None or runner.is_draft_worker:
             with self._tiers.timing(forward_batch):
@@ -199,7 +205,8 @@ class Hooks:
         finding.cut_to_limits(windows, self._limits, self._metrics)
         if not any(window.spans for window in windows):
             return None
-        return planner.prepare(batch, windows)
+        divide = None if self._sharing is None else self._sharing.divide
+        return planner.prepare(batch, windows, divide)
 
 
 def expand(forward_batch: Any, plan: BatchPlan) -> Any:

@@ -26,6 +26,8 @@ _HELP = {
     "reused_tokens": "Prompt tokens whose KV rows were moved instead of computed.",
     "computed_tokens": "Prompt tokens computed in batches that reused others.",
     "relocated_tokens": "KV rows handed to the copy that moves them.",
+    "borrowed_tokens": "Prompt tokens whose rows are read where they lie, part of reused_tokens.",
+    "unborrowed_spans": "Spans moved because no more requests may borrow at the same time.",
     "spans": "Contiguous runs of reused tokens.",
     "rows": "Rows that planned batches were expanded to, one per hole.",
     "planned_batches": "Prefill batches that reused something.",

@@ -53,7 +53,12 @@ class TreeMirror:
         self._keys = itertools.count(1)
 
     def record(
-        self, leaf: Any, root: Any, namespace: Namespace | None, moved: Iterable[Moved]
+        self,
+        leaf: Any,
+        root: Any,
+        namespace: Namespace | None,
+        moved: Iterable[Moved],
+        start: int = 0,
     ) -> None:
         """Record the nodes between `root` and `leaf` that are not recorded yet.
 
@@ -65,6 +70,8 @@ class TreeMirror:
             Who may reuse these rows; None records their provenance but makes them no donors.
         moved
             Positions of the request whose rows were moved.
+        start
+            Position of the first row below `root`.
         """
         fresh = []
         node = leaf
@@ -74,7 +81,8 @@ class TreeMirror:
         moved = sorted(moved, key=lambda part: part.start)
         self.version += bool(fresh)
         for child in reversed(fresh):
-            self._record_node(child, None if node is root else record_of(node), namespace, moved)
+            above = None if node is root else record_of(node)
+            self._record_node(child, above, namespace, moved, start)
             node = child
 
     def split(self, tail: Any, head: Any, parent: Any) -> None:
@@ -195,8 +203,9 @@ class TreeMirror:
         parent: NodeRecord | None,
         namespace: Namespace | None,
         moved: list[Moved],
+        first: int,
     ) -> None:
-        start = parent.start + sum(part.length for part in parent.segments) if parent else 0
+        start = parent.start + sum(part.length for part in parent.segments) if parent else first
         context = parent.depth if parent else 0
         parts = list(provenance.segments(start, start + len(node.key), moved, context))
         depth = max([context, *(part.depth for part in parts)])

@@ -9,6 +9,7 @@ that is about to be freed. `prepare` builds everything and may fail; `trim` assi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,9 @@ from irminsul.integrations.sglang.spans import (
     Span,
     Window,
 )
+
+Placed = list[tuple[Span, Tensor]]
+Divide = Callable[[list[Window], Placed], tuple[Placed, tuple[Any, ...]]]
 
 
 def windows_of(batch: Any) -> list[Window]:
@@ -50,18 +54,23 @@ class Trimmed:
     histories: list[list[Moved]]
 
 
-def prepare(batch: Any, windows: list[Window]) -> Trimmed:
+def prepare(batch: Any, windows: list[Window], divide: Divide | None = None) -> Trimmed:
     """Return `batch` without the reused tokens of `windows`; nothing is changed yet.
 
     Slots and ``seq_lens`` stay: the request owns its rows, moved or computed. For each request
     ``prefix_lens + extend_lens`` stays its end, so code that adds the two sees no difference.
+
+    Parameters
+    ----------
+    divide
+        Says which part of the spans is moved, and what is borrowed instead; None moves all.
     """
     slots = batch.out_cache_loc
     host = _computed(windows)
     positions, index = to_device(host, slots.device)
     computed = [window.end - window.start - window.reused for window in windows]
     return Trimmed(
-        plan=_device_plan(batch, windows, positions),
+        plan=_device_plan(batch, windows, positions, divide),
         inputs=_select(batch.prefill_input_ids_cpu, host[1]),
         slots=slots[index],
         computed=computed,
@@ -102,9 +111,14 @@ def _computed(windows: list[Window]) -> Tensor:
     return torch.from_numpy(np.stack([np.concatenate(positions), np.concatenate(index)]))
 
 
-def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchPlan:
+def _device_plan(
+    batch: Any, windows: list[Window], positions: Tensor, divide: Divide | None
+) -> BatchPlan:
     slots = batch.out_cache_loc
     placed = _placed(windows, slots)
+    lent: tuple[Any, ...] = ()
+    if divide is not None:
+        placed, lent = divide(windows, placed)
     moved = [(span, target) for span, target in placed if not span.on_host]
     spans = [span for span, _ in moved]
     source = [
@@ -118,10 +132,11 @@ def _device_plan(batch: Any, windows: list[Window], positions: Tensor) -> BatchP
         deltas=_deltas(spans, slots.device),
         shares=tuple(_share(window) for window in windows),
         host=HostCopy.of([pair for pair in placed if pair[0].on_host]),
+        lent=lent,
     )
 
 
-def _placed(windows: list[Window], slots: Tensor) -> list[tuple[Span, Tensor]]:
+def _placed(windows: list[Window], slots: Tensor) -> Placed:
     """Return every span with the slots of its tokens."""
     lengths: list[int] = []
     for window in windows:
@@ -132,7 +147,7 @@ def _placed(windows: list[Window], slots: Tensor) -> list[tuple[Span, Tensor]]:
         lengths += [window.end - position, 0]
     # Gaps and spans take turns, so every second part is a span's; one call makes all of them.
     parts = torch.split(slots, lengths)[1::2]
-    found: list[tuple[Span, Tensor]] = []
+    found: Placed = []
     first = 0
     for window in windows:
         found += zip(window.spans, parts[first:], strict=False)

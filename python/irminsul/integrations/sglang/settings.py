@@ -24,6 +24,7 @@ PREFIX = "IRMINSUL_"
 
 Mode = Literal["reuse", "exact"]
 OnUnsupported = Literal["refuse", "stock"]
+Reuse = Literal["copy", "share"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Settings:
     ----------
     mode
         ``reuse``, or ``exact``: no request reuses moved content unless it asks for it.
+    reuse
+        ``copy``: reused rows are moved to slots of the request. ``share``: whole pages of them are
+        read where they lie, which needs ``--attention-backend irminsul`` and pages of 64 tokens.
     on_unsupported
         What a start-up refusal does: ``refuse`` stops the scheduler, ``stock`` serves with
         SGLang's own cache and a warning.
@@ -76,6 +80,7 @@ class Settings:
     """
 
     mode: Mode = "reuse"
+    reuse: Reuse = "copy"
     on_unsupported: OnUnsupported = "refuse"
     capacity_tokens: int = 0
     chunk_min: int = 0

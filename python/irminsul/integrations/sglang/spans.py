@@ -215,6 +215,8 @@ class BatchPlan:
         Per request, for reports.
     host
         What is copied from host memory besides, or None.
+    lent
+        What requests borrow where it lies, see `irminsul.integrations.sglang.share.Lent`.
     """
 
     holes: list[list[tuple[int, int]]]
@@ -224,6 +226,7 @@ class BatchPlan:
     deltas: Tensor
     shares: tuple[Share, ...]
     host: HostCopy | None = None
+    lent: tuple[Any, ...] = ()
     adopted: bool = False
 
     def tensors(self) -> tuple[Tensor, ...]:

@@ -1,0 +1,96 @@
+"""An engine that is starting with ``IRMINSUL_REUSE=share`` -> its tables and loans, or a refusal.
+
+Knows what borrowing needs of an engine; must not know how it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from irminsul.attention import PAGE_SIZE
+from irminsul.errors import Unsupported
+from irminsul.integrations.sglang import attention, settings
+from irminsul.integrations.sglang.agreement import Agreement
+from irminsul.integrations.sglang.compat import server_value
+from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.selfcheck import rope_table
+from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.share_tables import LoanTables
+
+MOST_BORROWERS = 256
+"""Requests that may borrow at the same time; each costs the tiles of a longest prompt, 16 bytes a
+page."""
+
+_WAYS = ("prefill_attention_backend", "decode_attention_backend")
+
+
+def tables_for(runner: Any) -> LoanTables | None:
+    """Return the tables of an attention backend that is being built; None where nobody borrows.
+
+    Parameters
+    ----------
+    runner : ModelRunner
+        SGLang's, with its model and pools in place.
+
+    Notes
+    -----
+    Called before the cache is built, as CUDA graphs hold the tables' addresses. What cannot borrow
+    gets none here and is refused by `check` later, with the reason.
+    """
+    arguments = runner.server_args
+    ours = server_value(arguments, "radix_cache_backend") == attention.NAME
+    if not ours or settings.load().reuse != "share" or runner.page_size != PAGE_SIZE:
+        return None
+    slots = runner.req_to_token_pool.req_to_token
+    most = min(MOST_BORROWERS, slots.shape[0])
+    return LoanTables(most, slots, rope_table(runner.model, slots.device))
+
+
+def check(context: Any, options: Settings) -> None:
+    """Raise `Unsupported` with every reason why requests of this engine must not borrow."""
+    reasons = list(_reasons(context, options))
+    if reasons:
+        raise Unsupported(
+            f"IRMINSUL_REUSE=share cannot serve this engine: {' Also, '.join(reasons)} "
+            "IRMINSUL_REUSE=copy moves rows instead."
+        )
+
+
+def connect(cache: Any, context: Any, metrics: Metrics) -> None:
+    """Let requests of `cache` borrow; `check` has passed."""
+    from irminsul.integrations.sglang.share import Sharing
+
+    tables = context.tp_worker.model_runner.attn_backend.loans
+    cache.sharing = Sharing(cache, tables, metrics)
+
+
+def _reasons(context: Any, options: Settings) -> Iterator[str]:
+    from sglang.srt.mem_cache.radix_cache import RadixCache
+
+    arguments = context.server_args
+    common = server_value(arguments, "attention_backend")
+    names = [str(server_value(arguments, way) or common) for way in _WAYS]
+    if set(names) != {attention.NAME}:
+        yield (
+            f"prefill and decode attend by {names[0]} and {names[1]}, which read rows of other "
+            "positions as they lie: use --attention-backend irminsul for both."
+        )
+    page = context.params.page_size
+    if page != PAGE_SIZE:
+        yield f"pages of {page} tokens are not lent: use --page-size {PAGE_SIZE}."
+    ranks = Agreement.of(context).ranks
+    if ranks > 1:
+        yield f"{ranks} ranks serve the same requests, and loans are kept for one rank alone."
+    if options.host_bytes or options.pool_master:
+        yield (
+            "rows beyond the pool are copied from a request's own slots: unset "
+            "IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER."
+        )
+    older = hasattr(RadixCache, "cache_finished_req") and not hasattr(RadixCache, "free_kv_row")
+    newer = hasattr(RadixCache, "checkpoint") and hasattr(RadixCache, "on_release")
+    if not (older or newer):
+        yield "this SGLang releases rows in a way that was not looked at: use 0.5.16 or 0.5.23."
+    loans = getattr(context.tp_worker.model_runner.attn_backend, "loans", None)
+    if set(names) == {attention.NAME} and page == PAGE_SIZE and loans is None:
+        yield "the attention backend has no tables for borrowed pages."

@@ -1,11 +1,13 @@
 """Generated worlds: answers follow from the documents, and nothing asked was ever trained on."""
 
 import itertools
+from dataclasses import replace
 
 import batches
 import numpy as np
 import pytest
 import tasks
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,31 +118,70 @@ def test_facts_that_do_not_fit_are_refused():
         tasks.make_world(np.random.default_rng(0), FILLER, tasks.Shape(300, 1, 30, 0.0), EVEN)
 
 
-def test_batches_depend_on_seed_index_and_stage_alone():
-    stage = batches.replace(batches.curriculum(4608, 4096)[2], batch_tokens=2048)
-    first = batches.make_batch(stage, 3, 5, FILLER)
-    again = batches.make_batch(stage, 3, 5, FILLER)
-    other = batches.make_batch(stage, 3, 6, FILLER)
-    assert (first.tokens == again.tokens).all()
+@pytest.fixture(scope="module")
+def source():
+    return batches.Source(3, torch.device("cpu"))
+
+
+def stages():
+    return [replace(s, batch_tokens=4608) for s in batches.curriculum(4608, 4096)]
+
+
+def test_batches_depend_on_seed_index_and_stage_alone(source):
+    stage = stages()[2]
+    first, other = source.batch(stage, 5), source.batch(stage, 6)
+    assert (first.tokens == batches.Source(3, torch.device("cpu")).batch(stage, 5).tokens).all()
     assert first.tokens.shape != other.tokens.shape or (first.tokens != other.tokens).any()
 
 
-@pytest.mark.parametrize("stage", range(7))
-def test_weights_mark_the_answers(stage):
-    chosen = batches.replace(batches.curriculum(4608, 4096)[stage], batch_tokens=4608)
-    batch = batches.make_batch(chosen, 0, 0, FILLER)
-    marked = sum(end - first for _, first, end, _ in batch.spans)
-    assert int((batch.weights == 1.0).sum()) == marked > 0
-    assert float(batch.weights[batch.tokens == tasks.PAD].sum()) == 0.0
-    for row, first, end, _ in batch.spans:
-        assert batch.tokens[row, end - 1] == tasks.DOT
-        assert first > 0
+def asked_in(batch, row):
+    """The questions of a row as the tasks state them; None where it was left out."""
+    ids = batch.tokens[row].tolist()
+    begins = [batch.tail, *(question.end for question in batch.asked)]
+    for index, (begin, question) in enumerate(zip(begins, batch.asked, strict=False)):
+        there = bool(batch.present[row, index])
+        prompt, answer = ids[begin : question.first], ids[question.first : question.end]
+        yield there, tasks.Question(question.kind, tuple(prompt), tuple(answer))
+
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("index", range(4))
+def test_answers_of_batches_follow_from_their_documents(source, number, index):
+    batch = source.batch(stages()[number], index)
+    asked = 0
+    for row, ids in enumerate(batch.tokens):
+        world = tasks.World((ids[1 : batch.tail].numpy(),), (), frozenset())
+        assert ids[0] == tasks.BOS
+        assert not any(tasks.HELD_OUT[a][b] for a, b in facts_in(world)[3])
+        for place, (there, question) in enumerate(asked_in(batch, row)):
+            part = batch.weights[row, batch.asked[place].first : batch.asked[place].end]
+            assert ((part == 1.0) == there).all()
+            if there:
+                asked += 1
+                assert solve(world, question) == question.answer
+                assert steps_to(world, question) == batch.steps[row, place].tolist()
+    assert asked > 0
+    assert int((batch.weights == 1.0).sum()) == sum(
+        int(batch.present[:, i].sum()) * (q.end - q.first) for i, q in enumerate(batch.asked)
+    )
+
+
+def steps_to(world, question):
+    """One, two and three links on from what is asked for, no further than to the answer."""
+    links, variables, tools, _ = facts_in(world)
+    table = {**links, **variables, **{name: call[0] for name, call in tools.items()}}
+    at, found = question.prompt[1], []
+    for _ in range(3):
+        at = question.answer[0] if at == question.answer[0] else table[at]
+        found.append(at)
+    return found
 
 
 def test_scores_count_whole_answers():
-    import torch
-
-    batch = batches.Batch(torch.zeros(1, 8), torch.zeros(1, 8), [(0, 2, 4, "a"), (0, 5, 7, "a")])
-    right = torch.ones(1, 7, dtype=torch.bool)
-    right[0, 5] = False
+    asked = [batches.Asked("a", 2, 4), batches.Asked("a", 5, 7), batches.Asked("a", 7, 8)]
+    present = torch.tensor([[True, True, False]])
+    blank = torch.zeros(1, 8)
+    batch = batches.Batch(blank, blank, 1, asked, present, torch.zeros(1, 3, 3))
+    right = torch.ones(1, 8, dtype=torch.bool)
+    right[0, 6:] = False
     assert batches.score(right, batch) == {"a": 0.5}

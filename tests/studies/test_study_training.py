@@ -3,12 +3,13 @@
 import argparse
 from dataclasses import asdict
 
-import batches
 import checkpoint
 import model as small
+import pytest
 import tasks
 import torch
 import train
+from forward import Forward
 
 
 def options(state):
@@ -18,7 +19,7 @@ def options(state):
         seed=0,
         lr=1e-3,
         hidden=96,
-        layers=2,
+        layers=3,
         heads=2,
         mlp=32,
         max_length=128,
@@ -27,14 +28,14 @@ def options(state):
         warmup=3,
         total_seconds=1e9,
         measure_every=2,
-        compile=False,
+        lens=0.3,
+        lens_until=(0.5, 0.75),
     )
 
 
 def steps(trainer, first, count):
-    filler = tasks.Filler(length=1 << 14)
     for index in range(first, first + count):
-        trainer._step(batches.make_batch(trainer.stages[0], 0, index, filler))
+        trainer._step(trainer.source.batch(trainer.stages[0], index))
 
 
 def test_a_checkpoint_loses_nothing(tmp_path):
@@ -86,3 +87,23 @@ def test_a_model_without_preparation_has_neither():
     with torch.inference_mode():
         maps = model(torch.arange(352, 412)[None], output_attentions=True).attentions
     assert float(torch.diagonal(maps[0][0, 0], -1)[5:].mean()) < 0.2
+
+
+@pytest.mark.parametrize("heads", [3, 4])
+def test_the_training_forward_is_the_model(heads):
+    """Scores and gradients agree with transformers' own pass."""
+    model = small.build(small.config(tasks.VOCABULARY, hidden=96, layers=3, heads=heads), seed=2)
+    tokens = torch.randint(100, 900, (2, 70), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.02 * torch.randn_like(weight)
+    exact = model(input_ids=tokens, use_cache=False).logits
+    exact.square().mean().backward()
+    wanted = [weight.grad.clone() for weight in model.parameters()]
+    model.zero_grad()
+    forward = Forward(model, torch.float32)
+    found = forward.logits(forward(tokens)[-1])
+    assert torch.allclose(found, exact, atol=1e-4 * float(exact.detach().abs().max()))
+    found.square().mean().backward()
+    for weight, gradient in zip(model.parameters(), wanted, strict=True):
+        assert torch.allclose(weight.grad, gradient, atol=1e-3 * float(gradient.abs().max()))

@@ -1,19 +1,18 @@
-"""Curriculum stages and a seed -> batches of token ids with loss weights, made by worker processes.
+"""Curriculum stages and a seed -> batches of token ids with loss weights, made on the device.
 
-Must not know models. Batch number n depends on the seed, n and the stage alone.
+Must not know models. All rows of a batch hold the same kinds of facts and questions, with names,
+numbers, order and places of their own; so a batch is a few gathers and sorts, on any device.
+Batch number n depends on the seed, n, the stage and the device alone.
 """
 
 from __future__ import annotations
 
-import argparse
-import queue
-from collections.abc import Callable, Generator
+import itertools
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tasks
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
 
 OTHER_WEIGHT = 0.02
@@ -46,21 +45,54 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A question's place, the same in every row.
+
+    Attributes
+    ----------
+    first, end
+        Positions of the answer's tokens.
+    """
+
+    kind: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Rows of one length; `spans` are (row, first, end, kind) of every answer."""
+    """Rows of one length.
+
+    Attributes
+    ----------
+    tokens : Tensor, int64, [rows, length]
+    weights : Tensor, float32, [rows, length]
+        Loss weight of each token as a target.
+    tail : int
+        Position of the first question.
+    asked : list of Asked
+    present : Tensor, bool, [rows, len(asked)]
+        Whether the row has the question; one that would need a held-out pair is left out.
+    steps : Tensor, int64, [rows, len(asked), 3]
+        The tokens that a question's first answer token is found by: the end of one, two and three
+        links, the last one repeated.
+    """
 
     tokens: Tensor
     weights: Tensor
-    spans: list[tuple[int, int, int, str]] = field(default_factory=list)
+    tail: int
+    asked: list[Asked]
+    present: Tensor
+    steps: Tensor
 
 
 _DISTRACTORS = (0.0, 0.05, 0.05, 0.15, 0.3)
 # Facts, prompt and answer together.
 _TOKENS_PER_QUESTION = {"single": 8, "hop2": 12, "hop3": 16, "vars": 12, "multi": 21, "tool": 22}
 _ONE = {"single": 1.0}
-_EVEN = {"single": 1.0, "hop2": 1.5, "hop3": 1.5, "vars": 1.0, "multi": 0.7, "tool": 0.7}
-_FIRST = {"single": 3.0, "hop2": 0.6, "hop3": 0.3, "vars": 0.5, "multi": 0.3, "tool": 0.5}
-_SECOND = {"single": 1.5, "hop2": 1.5, "hop3": 1.0, "vars": 1.0, "multi": 0.5, "tool": 0.7}
+_TWO = {"single": 1.0, "hop2": 1.0}
+_FIRST = {"single": 2.0, "hop2": 2.0, "hop3": 0.7, "vars": 0.7, "multi": 0.3, "tool": 0.5}
+_EVEN = {"single": 1.0, "hop2": 1.5, "hop3": 1.0, "vars": 1.0, "multi": 0.5, "tool": 0.7}
 
 
 def curriculum(max_length: int, batch_tokens: int) -> list[Stage]:
@@ -68,131 +100,249 @@ def curriculum(max_length: int, batch_tokens: int) -> list[Stage]:
     lookup = {"single": 0.95}
     hops = {"single": 0.97, "hop2": 0.9}
     stages = [
-        Stage((64,), batch_tokens // 4, _ONE, lookup, 0.08, names=128),
-        Stage((64, 128), batch_tokens // 2, _FIRST, lookup, 0.15),
-        Stage((128, 256), batch_tokens, _SECOND, hops, 0.3),
-        Stage((256, 512), batch_tokens, _EVEN, hops, 0.4),
-        Stage((256, 512, 1024), batch_tokens, _EVEN, hops, 0.5),
-        Stage((512, 1024, 2048), batch_tokens, _EVEN, hops, 0.6),
-        Stage((512, 1024, 2048, 4608), batch_tokens, _EVEN, {}, 1.0),
+        Stage((64,), batch_tokens // 4, _ONE, lookup, 0.04, names=128),
+        Stage((64, 128), batch_tokens // 4, _TWO, hops, 0.09, names=256),
+        Stage((64, 128), batch_tokens // 2, _FIRST, hops, 0.14),
+        Stage((64, 128, 256), batch_tokens, _FIRST, hops, 0.2),
+        Stage((64, 128, 256, 512), batch_tokens, _EVEN, hops, 0.26),
+        Stage((128, 256, 512, 1024), batch_tokens, _EVEN, hops, 0.32),
+        Stage((128, 512, 1024, 2048), batch_tokens, _EVEN, hops, 0.38),
+        Stage((128, 512, 1024, 2048, 4608), batch_tokens, _EVEN, {}, 1.0),
     ]
     fit = [stage for stage in stages if max(stage.lengths) <= max_length]
     return [*fit[:-1], replace(fit[-1], bars={}, latest=1.0)]
 
 
-def shape_for(rng: np.random.Generator, length: int, stage: Stage) -> tasks.Shape:
-    """Draw the size of a world in a row of `length`: dense with facts when short, sparse later."""
-    total = sum(stage.mix.values())
-    mean = sum(_TOKENS_PER_QUESTION[kind] * weight for kind, weight in stage.mix.items()) / total
-    density = float(rng.uniform(0.3, 0.9))
-    most = min(64, stage.names // 6)
-    questions = int(max(1, min(most, density * length / mean)))
-    documents = int(rng.integers(1, max(1, min(40, length // 64)) + 1))
-    distractors = float(rng.choice(_DISTRACTORS))
-    return tasks.Shape(length, documents, questions, distractors, stage.names)
+_MARKERS = 32  # columns for the ids below the first glyph, which stand for themselves
+_FACT = 11  # tokens of the longest fact
 
 
-def make_batch(stage: Stage, seed: int, index: int, filler: tasks.Filler) -> Batch:
-    """Make batch `index` of a stage."""
-    rng = np.random.default_rng([seed, index, max(stage.lengths)])
-    odds = np.arange(1, len(stage.lengths) + 1, dtype=float) ** 2
-    length = int(rng.choice(stage.lengths, p=odds / odds.sum()))
-    rows = max(1, stage.batch_tokens // length)
-    tokens = torch.zeros(rows, length, dtype=torch.int64)
-    weights = torch.zeros(rows, length)
-    spans = []
-    for row in range(rows):
-        world = _world(rng, filler, length, stage)
-        ids = world.tokens()[:length]
-        tokens[row, : len(ids)] = torch.from_numpy(ids)
-        weights[row, : len(ids)] = OTHER_WEIGHT
-        at = 1 + sum(map(len, world.documents))
-        for question in world.questions:
-            first = at + len(question.prompt)
-            at = first + len(question.answer)
-            if at > length:
+@dataclass
+class _Outline:
+    """What every row of a batch holds, as columns of a table of tokens that each row has.
+
+    Columns are the markers, then the names, then numbers and glyphs in the order of use.
+    """
+
+    names: int
+    used: int = 0
+    pools: list[range] = field(default_factory=list)
+    facts: list[tuple[int, list[int]]] = field(default_factory=list)
+    pairs: list[tuple[int, int, int]] = field(default_factory=list)
+    groups: int = 0
+    questions: list[tuple[int, str, list[int], list[int], list[int]]] = field(default_factory=list)
+
+    def name(self) -> int:
+        self.used += 1
+        return _MARKERS + self.used - 1
+
+    def other(self, pool: range) -> int:
+        self.pools.append(pool)
+        return _MARKERS + self.names + len(self.pools) - 1
+
+    def chain(self, marker: int, links: int) -> list[int]:
+        columns = [self.name() for _ in range(links + 1)]
+        for left, right in itertools.pairwise(columns):
+            self._fact(marker, left, [right])
+        return columns
+
+    def _fact(self, marker: int, left: int, right: list[int]) -> None:
+        self.facts.append((self.groups, [marker, left, *right, tasks.DOT]))
+        self.pairs.append((self.groups, left, right[0]))
+
+    def add(self, kind: str, rng: np.random.Generator, ask: bool) -> None:
+        """Add the facts of one question, and the question when it is asked."""
+        prompt, answer, steps = getattr(self, f"_{kind}")(rng)
+        if ask:
+            self.questions.append((self.groups, kind, prompt, [*answer, tasks.DOT], steps))
+        self.groups += 1
+
+    def _single(self, _: np.random.Generator) -> tuple[list[int], ...]:
+        names = self.chain(tasks.LINK, 1)
+        return [tasks.ASK1, names[0]], names[-1:], names[1:]
+
+    def _hop2(self, _: np.random.Generator) -> tuple[list[int], ...]:
+        names = self.chain(tasks.LINK, 2)
+        return [tasks.ASK2, names[0]], names[-1:], names[1:]
+
+    def _hop3(self, _: np.random.Generator) -> tuple[list[int], ...]:
+        names = self.chain(tasks.LINK, 3)
+        return [tasks.ASK3, names[0]], names[-1:], names[1:]
+
+    def _vars(self, rng: np.random.Generator) -> tuple[list[int], ...]:
+        names = self.chain(tasks.SET, int(rng.integers(0, 3)))
+        value = self.other(tasks.NUMBERS)
+        self._fact(tasks.SET, names[-1], [value])
+        return [tasks.ASKV, names[0]], [value], [*names[1:], value]
+
+    def _multi(self, _: np.random.Generator) -> tuple[list[int], ...]:
+        pairs = [self.chain(tasks.LINK, 1) for _ in range(3)]
+        keys, values = [a for a, _ in pairs], [b for _, b in pairs]
+        return [tasks.ASKM, *keys, tasks.THEN], values, values[:1]
+
+    def _tool(self, _: np.random.Generator) -> tuple[list[int], ...]:
+        name = self.name()
+        call = [self.other(tasks.GLYPHS) for _ in range(8)]
+        self._fact(tasks.TOOL, name, call)
+        return [tasks.ASKT, name], call, call[:1]
+
+
+_NAMES_PER_QUESTION = {"single": 2, "hop2": 3, "hop3": 4, "vars": 3, "multi": 6, "tool": 1}
+
+
+def _outline(rng: np.random.Generator, length: int, stage: Stage) -> _Outline:
+    """Draw what a row holds: dense with facts when short, sparse later."""
+    kinds = list(stage.mix)
+    share = np.array(list(stage.mix.values())) / sum(stage.mix.values())
+    outline = _Outline(stage.names)
+    room = (length - 4) * float(rng.uniform(0.3, 0.9))
+    spare = float(rng.choice(_DISTRACTORS)) * length
+    most = int(rng.integers(8, 73))
+    taken = 0
+    for ask, limit in ((True, room), (False, spare)):
+        limit = min(taken + limit, 0.92 * (length - 4))
+        while not (ask and outline.groups >= most):
+            kind = str(rng.choice(kinds, p=share))
+            full = outline.used + _NAMES_PER_QUESTION[kind] > stage.names
+            if full or (taken + _TOKENS_PER_QUESTION[kind] > limit and outline.groups):
                 break
-            weights[row, first:at] = 1.0
-            spans.append((row, first, at, question.kind))
-    return Batch(tokens, weights, spans)
+            taken += _TOKENS_PER_QUESTION[kind]
+            outline.add(kind, rng, ask)
+    return outline
 
 
-def _world(
-    rng: np.random.Generator, filler: tasks.Filler, length: int, stage: Stage
-) -> tasks.World:
-    """Draw until the facts fit: a short row rarely holds many long ones."""
-    while True:
-        try:
-            return tasks.make_world(rng, filler, shape_for(rng, length, stage), stage.mix)
-        except ValueError:
-            continue
+class Source:
+    """Makes batches on a device."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.seed = seed
+        self.device = device
+        table = [list(row) for row in tasks.HELD_OUT]
+        self._held_out = torch.tensor(table, dtype=torch.bool, device=device)
+        words = tasks.Filler().cut(np.random.default_rng(seed), (1 << 18) - 1)
+        self._filler = torch.from_numpy(words).to(device)
+
+    def batch(self, stage: Stage, index: int, length: int | None = None) -> Batch:
+        """Make batch `index` of a stage."""
+        rng = np.random.default_rng([self.seed, index, max(stage.lengths)])
+        odds = np.arange(1, len(stage.lengths) + 1, dtype=float) ** 2
+        length = length or int(rng.choice(stage.lengths, p=odds / odds.sum()))
+        rows = max(1, stage.batch_tokens // length)
+        outline = _outline(rng, length, stage)
+        documents = int(rng.integers(1, max(1, min(40, length // 64)) + 1))
+        draw = torch.Generator(self.device).manual_seed(int(rng.integers(1 << 62)))
+        table = self._table(outline, rows, draw)
+        absent = self._absent(outline, table)
+        tokens = self._text(length, rows, draw)
+        tail, asked, places = _tail(outline, length)
+        self._facts(tokens, outline, table, absent, (documents, tail), draw)
+        return self._ask(tokens, outline, table, absent, (tail, asked, places))
+
+    def _put(self, values: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64).to(self.device, non_blocking=True)
+
+    def _table(self, outline: _Outline, rows: int, draw: torch.Generator) -> Tensor:
+        """Tokens of the outline's columns in every row, [rows, columns]."""
+        random = torch.rand(rows, outline.names, generator=draw, device=self.device)
+        names = random.argsort(dim=1) + tasks.NAMES.start
+        markers = torch.arange(_MARKERS, device=self.device).expand(rows, -1)
+        first = self._put([pool.start for pool in outline.pools])
+        size = self._put([len(pool) for pool in outline.pools])
+        random = torch.rand(rows, len(outline.pools), generator=draw, device=self.device)
+        return torch.cat([markers, names, first + (random * size).long()], dim=1)
+
+    def _absent(self, outline: _Outline, table: Tensor) -> Tensor:
+        """Groups of facts that would show a held-out pair, [rows, groups]."""
+        group, left, right = self._put([list(pair) for pair in outline.pairs]).T
+        bad = self._held_out[table[:, left], table[:, right]]
+        absent = torch.zeros(len(table), outline.groups, dtype=torch.int64, device=self.device)
+        return absent.index_add_(1, group, bad.long()) > 0
+
+    def _text(self, length: int, rows: int, draw: torch.Generator) -> Tensor:
+        """Filler throughout, and one column more, [rows, length + 1]."""
+        last = len(self._filler) - length - 1
+        start = torch.randint(last, (rows, 1), generator=draw, device=self.device)
+        return self._filler[start + torch.arange(length + 1, device=self.device)]
+
+    def _facts(
+        self,
+        tokens: Tensor,
+        outline: _Outline,
+        table: Tensor,
+        absent: Tensor,
+        places: tuple[int, int],
+        draw: torch.Generator,
+    ) -> None:
+        """Write facts and the documents' borders at random places before the questions."""
+        documents, tail = places
+        rows, dump = len(tokens), tokens.shape[1] - 1
+        border = [(-1, [tasks.END, tasks.DOC])] * (documents - 1)
+        items = [*outline.facts, *border]
+        sizes = self._put([len(fact) for _, fact in items])
+        columns = self._put([[*fact, *[0] * (_FACT - len(fact))] for _, fact in items])
+        group = self._put([group for group, _ in items])
+        order = torch.rand(rows, len(items), generator=draw, device=self.device).argsort(dim=1)
+        size = sizes[order]
+        space = tail - 3 - sum(len(fact) for _, fact in items)
+        random = torch.rand(rows, len(items), generator=draw, device=self.device)
+        gaps = (random * (space + 1)).long().sort(dim=1).values
+        start = 2 + gaps + size.cumsum(dim=1) - size
+        values = table.gather(1, columns[order].flatten(1))
+        within = torch.arange(_FACT, device=self.device)
+        hidden = absent.gather(1, group[order].clamp(min=0)) & (group[order] >= 0)
+        skip = (within >= size[..., None]) | hidden[..., None]
+        at = torch.where(skip, dump, start[..., None] + within)
+        tokens.scatter_(1, at.flatten(1), values)
+        tokens[:, 0], tokens[:, 1], tokens[:, tail - 1] = tasks.BOS, tasks.DOC, tasks.END
+
+    def _ask(
+        self,
+        tokens: Tensor,
+        outline: _Outline,
+        table: Tensor,
+        absent: Tensor,
+        places: tuple[int, list[Asked], list[int]],
+    ) -> Batch:
+        """Write the questions; where one is absent, filler stays."""
+        tail, asked, number = places
+        tokens = tokens[:, :-1]
+        columns = [c for _, _, prompt, answer, _ in outline.questions for c in (*prompt, *answer)]
+        groups = self._put([question[0] for question in outline.questions])
+        present = ~absent[:, groups]
+        there = present[:, self._put(number)]
+        tokens[:, tail:] = torch.where(there, table[:, self._put(columns)], tokens[:, tail:])
+        weights = torch.full(tokens.shape, OTHER_WEIGHT, device=self.device)
+        answers = [int(any(a.first <= at < a.end for a in asked)) for at in _range(tail, number)]
+        weights[:, tail:] += (1 - OTHER_WEIGHT) * (there & (self._put(answers) > 0))
+        steps = [[*s, s[-1], s[-1]][:3] for *_, s in outline.questions]
+        found = table[:, self._put(steps).flatten()].view(len(table), len(asked), 3)
+        return Batch(tokens, weights, tail, asked, present, found)
+
+
+def _range(tail: int, number: list[int]) -> range:
+    return range(tail, tail + len(number))
+
+
+def _tail(outline: _Outline, length: int) -> tuple[int, list[Asked], list[int]]:
+    """Where the questions stand, and which question each of their positions belongs to."""
+    sizes = [(kind, len(prompt), len(answer)) for _, kind, prompt, answer, _ in outline.questions]
+    tail = length - sum(prompt + answer for _, prompt, answer in sizes)
+    asked, number, at = [], [], tail
+    for index, (kind, prompt, answer) in enumerate(sizes):
+        asked.append(Asked(kind, at + prompt, at + prompt + answer))
+        number += [index] * (prompt + answer)
+        at += prompt + answer
+    return tail, asked, number
 
 
 def score(right: Tensor, batch: Batch) -> dict[str, float]:
-    """Part of the answers that are right in every token, by kind; `right` is [rows, length - 1]."""
-    hits: dict[str, list[bool]] = {}
-    for row, first, end, kind in batch.spans:
-        hits.setdefault(kind, []).append(bool(right[row, first - 1 : end - 1].all()))
-    return {kind: sum(values) / len(values) for kind, values in hits.items()}
-
-
-def stream(
-    seed: int,
-    first: int,
-    stage_index: Callable[[], int],
-    stages: list[Stage],
-    options: argparse.Namespace,
-) -> Generator[Batch]:
-    """Yield batches; with workers they are made ahead, for the stage that was current then."""
-    if options.workers == 0:
-        filler = tasks.Filler()
-        index = first
-        while True:
-            yield make_batch(stages[stage_index()], seed, index, filler)
-            index += 1
-    yield from _ahead(seed, first, stage_index, stages, options.workers)
-
-
-def _ahead(
-    seed: int, first: int, stage_index: Callable[[], int], stages: list[Stage], workers: int
-) -> Generator[Batch]:
-    context = mp.get_context("spawn")
-    orders: mp.Queue[tuple[int, int] | None] = context.Queue()
-    made: mp.Queue[tuple[int, Batch]] = context.Queue()
-    pool = [
-        context.Process(target=_work, args=(seed, stages, orders, made), daemon=True)
-        for _ in range(workers)
-    ]
-    for process in pool:
-        process.start()
-    waiting: dict[int, Batch] = {}
-    ordered = wanted = first
-    try:
-        while True:
-            while ordered < wanted + 3 * workers:
-                orders.put((ordered, stage_index()))
-                ordered += 1
-            while wanted not in waiting:
-                index, batch = made.get(timeout=120)
-                waiting[index] = batch
-            yield waiting.pop(wanted)
-            wanted += 1
-    finally:
-        for process in pool:
-            process.terminate()
-
-
-def _work(
-    seed: int,
-    stages: list[Stage],
-    orders: mp.Queue[tuple[int, int]],
-    made: mp.Queue[tuple[int, Batch]],
-) -> None:
-    torch.set_num_threads(1)
-    filler = tasks.Filler()
-    while True:
-        try:
-            index, stage = orders.get(timeout=600)
-        except queue.Empty:
-            return
-        made.put((index, make_batch(stages[stage], seed, index, filler)))
+    """Part of the answers that are right in every token, by kind; `right` is [rows, length]."""
+    sums: dict[str, Tensor] = {}
+    for index, question in enumerate(batch.asked):
+        hits = right[:, question.first : question.end].all(dim=1)
+        there = batch.present[:, index]
+        pair = torch.stack([(hits & there).sum(), there.sum()])
+        sums[question.kind] = sums[question.kind] + pair if question.kind in sums else pair
+    kinds = list(sums)
+    totals = torch.stack([sums[kind] for kind in kinds]).tolist()
+    return {k: hit / all_ for k, (hit, all_) in zip(kinds, totals, strict=True) if all_}

@@ -36,8 +36,15 @@ def save(
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Read a checkpoint into model and optimizer; return the progress."""
+    """Read a checkpoint into model and optimizer; return the progress.
+
+    Where the tensors stayed behind and only `weights`, in bf16, came along, the optimizer begins
+    anew: its moments are known again after a few hundred steps.
+    """
     progress: dict[str, Any] = json.loads((folder / "progress.json").read_text())
+    if not (folder / "fp32.st").exists():
+        model.load_state_dict(load_file(folder / "weights" / "model.safetensors"), strict=False)
+        return progress
     weights = load_file(folder / "fp32.st")
     moments = {moment: load_file(folder / f"{moment}.st") for moment in _MOMENTS}
     with torch.no_grad():

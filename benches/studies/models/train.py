@@ -7,11 +7,8 @@ Must not know studies. Usage, twice or more until it says "finished":
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -20,9 +17,13 @@ import checkpoint
 import model as small
 import tasks
 import torch
+from forward import Forward
 from torch import Tensor
 from torch.nn import functional
 from transformers import DeepseekV3ForCausalLM
+
+_FILLER = 64
+"""Tokens before the questions that are predicted too."""
 
 
 @dataclass
@@ -58,70 +59,95 @@ class Trainer:
             self.stages = [replace(self.stages[options.pin], names=128, latest=1.0, bars={})]
         if checkpoint.exists(options.state):
             self.progress = Progress(**checkpoint.load(options.state, self.model, self.optimizer))
-        self.forward = _compiled(self.model, options.compile)
+        self._first_step = 0 if self.optimizer.state else self.progress.step
+        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self.forward = Forward(self.model, dtype)
+        self.source = batches.Source(options.seed, self.device)
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     def run(self) -> None:
         """Train until this piece's time is over or the whole budget is spent."""
-        begin = time.monotonic()
-        source = batches.stream(
-            self.options.seed, self.progress.step, self._stage_index, self.stages, self.options
-        )
-        batch = next(source)  # the workers' start is no training time
-        last = time.monotonic()
+        begin = last = saved = time.monotonic()
         while True:
-            loss = self._step(batch)
+            stage = self.stages[self.progress.stage]
+            loss = self._step(self.source.batch(stage, self.progress.step))
+            if self.progress.step % self.options.measure_every == 0:
+                loss = loss.cpu()  # the clock below means work done, not work ordered
             now = time.monotonic()
             self.progress.seconds += now - last
             last = now
             if self.progress.step % self.options.log_every == 0:
                 self._report(loss)
+            if now - saved > self.options.save_every:
+                self._save()
+                saved = last = time.monotonic()
             if self.progress.seconds >= self.options.total_seconds:
                 break
             if now - begin >= self.options.seconds:
                 break
-            batch = next(source)
-        source.close()
-        checkpoint.save(self.options.state, self.model, self.optimizer, asdict(self.progress))
-        small.save(self.model, self.options.state / "weights")
+        self._save()
         finished = self.progress.seconds >= self.options.total_seconds
         print("finished" if finished else "to be continued", flush=True)
 
-    def _stage_index(self) -> int:
-        return self.progress.stage
+    def _save(self) -> None:
+        checkpoint.save(self.options.state, self.model, self.optimizer, asdict(self.progress))
+        small.save(self.model, self.options.state / "weights")
 
     def _step(self, batch: batches.Batch) -> Tensor:
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * self._rate()
-        tokens = batch.tokens.to(self.device, non_blocking=True)
-        weights = batch.weights.to(self.device, non_blocking=True)
-        with _autocast(self.device):
-            hidden = self.forward(tokens)
-            logits = functional.linear(hidden, self.model.lm_head.weight)
+        states = self.forward(batch.tokens)
+        first = max(1, batch.tail - _FILLER)
+        logits = self.forward.logits(states[-1][:, first - 1 : -1])
         losses = functional.cross_entropy(
-            logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
+            logits.flatten(0, 1), batch.tokens[:, first:].flatten(), reduction="none"
         )
-        loss = (losses * weights[:, 1:].flatten()).sum() / weights[:, 1:].sum()
-        loss.backward()
+        weights = batch.weights[:, first:].flatten()
+        loss = (losses * weights).sum() / weights.sum()
+        if scale := self._lens_scale():
+            (loss + scale * self._lens(states, batch)).backward()
+        else:
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         self.progress.stage_step += 1
-        self.progress.tokens += tokens.numel()
+        self.progress.tokens += batch.tokens.numel()
         if self.progress.step % self.options.measure_every == 0:
-            self._measure(logits.detach(), tokens, batch)
+            right = torch.ones_like(batch.tokens, dtype=torch.bool)
+            right[:, first:] = logits.detach().argmax(-1) == batch.tokens[:, first:]
+            self._measure(right, batch)
         return loss.detach()
+
+    def _lens_scale(self) -> float:
+        """Held, then brought to nothing between the given parts of the time."""
+        part = self.progress.seconds / self.options.total_seconds
+        begin, end = self.options.lens_until
+        return self.options.lens * min(1.0, max(0.0, (end - part) / (end - begin)))
+
+    def _lens(self, states: list[Tensor], batch: batches.Batch) -> Tensor:
+        """Loss of early layers' own predictions where a question ends: one link more each layer."""
+        at = torch.tensor([asked.first - 1 for asked in batch.asked]).to(self.device)
+        total = torch.zeros((), device=self.device)
+        for index, state in enumerate(states[1:-1]):
+            logits = self.forward.logits(state[:, at])
+            target = batch.steps[:, :, min(index, 2)]
+            losses = functional.cross_entropy(
+                logits.flatten(0, 1), target.flatten(), reduction="none"
+            )
+            there = batch.present.flatten()
+            total = total + (losses * there).sum() / there.sum().clamp(min=1)
+        return total
 
     def _rate(self) -> float:
         """Warm up over steps, then hold, then go down to nothing over the last quarter of time."""
-        warm = min(1.0, (self.progress.step + 1) / self.options.warmup)
+        warm = min(1.0, (self.progress.step - self._first_step + 1) / self.options.warmup)
         left = 1.0 - self.progress.seconds / self.options.total_seconds
         return warm * min(1.0, max(left / 0.25, 0.02))
 
-    def _measure(self, logits: Tensor, tokens: Tensor, batch: batches.Batch) -> None:
+    def _measure(self, right: Tensor, batch: batches.Batch) -> None:
         """Follow the accuracy of whole answers, kind by kind, and move on when it is high."""
-        right = (logits[:, :-1].argmax(-1) == tokens[:, 1:]).cpu()
         for kind, score in batches.score(right, batch).items():
             self._seen[kind].append(score)
             recent = self._seen[kind][-8:]
@@ -156,34 +182,6 @@ def _optimizer(model: DeepseekV3ForCausalLM, rate: float) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
 
-def _compiled(model: DeepseekV3ForCausalLM, wanted: bool) -> Callable[[Tensor], Tensor]:
-    """The decoder as a function of tokens; compiled when asked for and possible."""
-
-    def plain(tokens: Tensor) -> Tensor:
-        return model.model(input_ids=tokens, use_cache=False).last_hidden_state
-
-    if not wanted:
-        return plain
-    compiled = torch.compile(plain, dynamic=False)
-    broken = False
-
-    def forward(tokens: Tensor) -> Tensor:
-        nonlocal broken
-        if not broken:
-            try:
-                return compiled(tokens)
-            except Exception as error:
-                print(f"torch.compile failed, going on without it: {error!r:.300}", flush=True)
-                broken = True
-        return plain(tokens)
-
-    return forward
-
-
-def _autocast(device: torch.device) -> AbstractContextManager[object]:
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state", type=Path, required=True, help="checkpoint folder")
@@ -200,8 +198,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mlp", type=int, default=192)
     parser.add_argument("--batch-tokens", type=int, default=131_072)
     parser.add_argument("--max-length", type=int, default=4608)
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--lens", type=float, default=0.3, help="weight of early layers' loss")
+    parser.add_argument("--lens-until", type=float, nargs=2, default=(0.5, 0.75))
+    parser.add_argument("--save-every", type=float, default=60)
     parser.add_argument("--log-every", type=int, default=50)
     parser.add_argument("--measure-every", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)

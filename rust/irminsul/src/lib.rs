@@ -33,3 +33,5 @@ pub use quota::{Quota, Usage};
 #[doc(hidden)]
 pub use registry::parts;
 pub use registry::{Entry, Registry, Stats};
+#[doc(hidden)]
+pub use simd::Vectors;

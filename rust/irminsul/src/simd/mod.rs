@@ -20,9 +20,11 @@ mod sampled_avx2;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod vectors;
 mod xxh64;
 
 pub(crate) use block::{Block, Seen};
+pub use vectors::Vectors;
 
 /// Writes the candidate bits of a block, a bit for each token, and those of its markers if it has
 /// any; none if there is no fast way.
@@ -36,14 +38,12 @@ pub(crate) fn scan_block(
         block::Bits::new(content, block),
         block::Bits::new(markers, block),
     );
-    if is_x86_feature_detected!("avx512f") {
+    match Vectors::at_hand() {
         // Safety: AVX-512F was detected.
-        Some(unsafe { gear_avx512::scan(block, content, markers) })
-    } else if is_x86_feature_detected!("avx2") {
+        Vectors::Wide => Some(unsafe { gear_avx512::scan(block, content, markers) }),
         // Safety: AVX2 was detected.
-        Some(unsafe { gear_avx2::scan(block, content, markers) })
-    } else {
-        None
+        Vectors::Narrow => Some(unsafe { gear_avx2::scan(block, content, markers) }),
+        Vectors::Scalar => None,
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn scan_block(
         block::Bits::new(content, block),
         block::Bits::new(markers, block),
     );
-    std::arch::is_aarch64_feature_detected!("neon").then(|| {
+    (Vectors::at_hand() >= Vectors::Narrow).then(|| {
         // Safety: NEON was detected.
         unsafe { gear_neon::scan(block, content, markers) }
     })
@@ -89,7 +89,7 @@ pub(crate) fn sampled(
     scratch: &mut SampleScratch,
     found: impl FnMut(usize, u32),
 ) -> usize {
-    if !is_x86_feature_detected!("avx2") {
+    if Vectors::at_hand() < Vectors::Narrow {
         return 0;
     }
     // Safety: AVX2 was detected.

@@ -19,6 +19,7 @@ use std::mem::MaybeUninit;
 
 use super::avx2::opaque;
 use super::plan::{BATCH, PLACES, Plan, STREAMS};
+use super::vectors::Vectors;
 use super::xxh64::{P1, P2, PAIR, START, STRIPE, finish, hash};
 
 /// Fewer chunks than this are hashed one by one.
@@ -29,8 +30,8 @@ type State = [u64; 4];
 
 /// Writes the fingerprints of the chunks between consecutive `bounds`; false if it did not.
 pub(super) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut [u64]) -> bool {
-    let wide = is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512dq");
-    if hashes.len() < MIN_CHUNKS || !wide && !is_x86_feature_detected!("avx2") {
+    let vectors = Vectors::at_hand();
+    if hashes.len() < MIN_CHUNKS || vectors < Vectors::Narrow {
         return false;
     }
     let mut first = 0;
@@ -48,7 +49,7 @@ pub(super) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut [u64]) 
             bounds: &bounds[..=count],
             hashes: &mut hashes[..count],
         };
-        if wide {
+        if vectors == Vectors::Wide {
             // Safety: AVX-512 was detected, with VL and DQ.
             unsafe { avx512::hash_batch(batch) };
         } else {

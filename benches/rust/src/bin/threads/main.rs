@@ -85,7 +85,7 @@ fn work(map: &dyn Map, case: Case, ranks: &[u32], start: &Barrier) -> Seen {
                 map.peek(key)
             };
             seen.hits += usize::from(black_box(hit));
-        } else if dice % 2 == 0 {
+        } else if dice.is_multiple_of(2) {
             map.insert(key);
         } else {
             map.remove(key);

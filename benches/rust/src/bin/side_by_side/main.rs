@@ -4,6 +4,8 @@
 //! does falls on each of them. Times are the thread's own processor time. The figure is the median
 //! over the rounds; the best is kept too.
 
+mod paths;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
@@ -328,6 +330,7 @@ fn main() -> std::io::Result<()> {
         .unwrap_or_else(|| "results.json".to_owned());
     let machine = machine();
     let mut rows = Vec::new();
+    paths::rows(&mut rows);
     chunking(&mut rows);
     lookups(&mut rows);
     linearity(&mut rows);

@@ -230,7 +230,7 @@ def test_a_burst_stays_inside_its_bounds(store: Store) -> None:
     gets = [tier.get([part.ref], SECONDS, lambda _: None) for part in chunks]
     assert sum(ticket.result()[0] for ticket in gets) > 0
     assert until(lambda: tier.pending == 0)
-    assert all(arena.used == 0 for _, arena in tier._link._arenas.values())
+    assert tier._link._room.used == 0
     tier.close()
 
 

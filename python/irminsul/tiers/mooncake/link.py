@@ -2,31 +2,32 @@
 
 Must not know what a call means: it has keys, pieces of shared memory and someone who wants codes.
 
-Two threads. One sends: it waits for room in the shared block, lets the call fill its pieces, and
-writes the request. One watches: it starts the client, reads replies, and ends the client when it
-hangs, dies or reports that the store is away. Callers only put calls in a queue.
+As many threads as the client has workers send: they wait for room in the shared block, let the
+call fill its pieces, and write the request. As many check what comes: both touch every byte, and
+one core does that hardly faster than Mooncake moves it. One thread watches: it starts the client,
+reads replies, and ends the client when it hangs, dies or reports that the store is away. Callers
+only put calls in a queue.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import mmap
-import os
+import logging
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-from numpy.typing import NDArray
-
-from irminsul.tiers.arena import Arena
 from irminsul.tiers.base import Counts
 from irminsul.tiers.mooncake.calls import Call
 from irminsul.tiers.mooncake.process import ClientProcess
+from irminsul.tiers.mooncake.room import Room
 from irminsul.tiers.mooncake.settings import MooncakeSettings
 
 __all__ = ["Link"]
+
+logger = logging.getLogger(__name__)
 
 # Mooncake's codes for a master that does not answer; seen with it killed and with it stopped.
 _AWAY = (-900, -901)
@@ -46,23 +47,21 @@ class Link:
     def __init__(self, settings: MooncakeSettings, counts: Counts) -> None:
         self._settings = settings
         self._counts = counts
-        self._memory_fd = os.memfd_create("irminsul-tier")
-        os.ftruncate(self._memory_fd, settings.arena_bytes)
-        memory = mmap.mmap(self._memory_fd, settings.arena_bytes)
-        self._block: NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
-        half = settings.arena_bytes // 2
-        # One half each, so that a burst of writes cannot keep reads waiting for room.
-        self._arenas = {"get": (0, Arena(half)), "put": (half, Arena(half))}
+        self._room = Room(settings.arena_bytes)
         self._queues: dict[str, deque[Call]] = {"ask": deque(), "get": deque(), "put": deque()}
         self._queued_bytes = 0
         self._flying: dict[int, Call] = {}
-        self._sending: Call | None = None
+        # Calls whose pieces a thread of this process fills, or reads after their replies.
+        self._sending: set[Call] = set()
+        self._settling: set[Call] = set()
         self._client: ClientProcess | None = None
         self._closed = threading.Event()
         self._changed = threading.Condition()
+        senders = [("irminsul-send", self._send)] * settings.workers
+        self._checkers = ThreadPoolExecutor(settings.workers, "irminsul-check")
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
-            for name, target in (("irminsul-send", self._send), ("irminsul-watch", self._watch))
+            for name, target in (*senders, ("irminsul-watch", self._watch))
         ]
         for thread in self._threads:
             thread.start()
@@ -76,7 +75,7 @@ class Link:
     def pending(self) -> int:
         """Number of calls that are queued or under way."""
         with self._changed:
-            return sum(map(len, self._queues.values())) + len(self._flying)
+            return self._pending()
 
     @property
     def queued_bytes(self) -> int:
@@ -90,9 +89,11 @@ class Link:
                 self._counts.add("down", len(call.keys))
                 return False
             size = call.held_bytes
-            calls = sum(map(len, self._queues.values())) + len(self._flying)
             limits = self._settings
-            if calls >= limits.queue_calls or self._queued_bytes + size > limits.queue_bytes:
+            if (
+                self._pending() >= limits.queue_calls
+                or self._queued_bytes + size > limits.queue_bytes
+            ):
                 self._counts.add("full", len(call.keys))
                 return False
             self._queued_bytes += size
@@ -106,7 +107,7 @@ class Link:
             return self._changed.wait_for(lambda: self._client is not None, timeout)
 
     def close(self) -> None:
-        """End both threads and the client; calls that are left fail."""
+        """End all threads and the client; calls that are left fail."""
         with self._changed:
             self._closed.set()
             client = self._client
@@ -115,15 +116,19 @@ class Link:
             client.kill()
         for thread in self._threads:
             thread.join(5.0)
+        self._checkers.shutdown()
         with self._changed:
             # Nobody is left to send them; whoever waits is told.
             for call in itertools.chain(*self._queues.values()):
                 self._finish(call, None)
             for queue in self._queues.values():
                 queue.clear()
-        os.close(self._memory_fd)
+        self._room.close()
 
-    # The sending thread.
+    def _pending(self) -> int:
+        return sum(map(len, (*self._queues.values(), self._flying, self._settling)))
+
+    # The sending threads.
 
     def _send(self) -> None:
         while True:
@@ -134,7 +139,7 @@ class Link:
                     waiting = any(self._queues.values())
                     self._changed.wait(0.05 if waiting else None)
                 client = self._client
-                self._sending = call
+                self._sending.add(call)
                 self._flying[call.number] = call
             self._transmit(call, client)
 
@@ -148,33 +153,15 @@ class Link:
                     self._queued_bytes -= call.held_bytes
                     self._finish(call, None)
                     continue
-                if not self._place(call):
+                if not self._room.place(call):
                     break
                 queue.popleft()
                 return call
         return None
 
-    def _place(self, call: Call) -> bool:
-        """Give `call` its pieces of the block: all or none."""
-        if not call.sizes:
-            return True
-        base, arena = self._arenas[call.queue]
-        taken: list[int] = []
-        for size in call.sizes:
-            offset = arena.take(size)
-            if offset is None:
-                for given in taken:
-                    arena.give(given)
-                return False
-            taken.append(offset)
-        call.offsets = [base + offset for offset in taken]
-        return True
-
     def _transmit(self, call: Call, client: ClientProcess | None) -> None:
         try:
-            call.fill(
-                [self._block[o : o + s] for o, s in zip(call.offsets, call.sizes, strict=True)]
-            )
+            call.fill(self._room.pieces(call))
             call.sent_at = time.monotonic()
             call.hangs_at = call.sent_at + self._settings.hang_s + sum(call.sizes) / (16 << 20)
             if client is not None:
@@ -183,7 +170,7 @@ class Link:
             pass  # the client is gone; the watching thread sees that and fails its calls
         with self._changed:
             self._queued_bytes -= call.held_bytes
-            self._sending = None
+            self._sending.discard(call)
             if call.lost:
                 self._finish(call, None)
 
@@ -208,7 +195,7 @@ class Link:
         self._drain()
 
     def _start(self) -> ClientProcess | None:
-        client = ClientProcess.start(self._settings, self._memory_fd, self._closed.is_set)
+        client = ClientProcess.start(self._settings, self._room.descriptor, self._closed.is_set)
         if client is None:
             return None
         self._counts.add("starts")
@@ -230,20 +217,32 @@ class Link:
                     return
                 continue
             reply = json.loads(message)
-            with self._changed:
-                call = self._flying.get(reply["id"])
             codes: list[int] | None = reply.get("codes")
-            if call is not None:
-                self._settle(call, codes)
+            self._replied(reply["id"], codes)
             if codes and all(code in _AWAY for code in codes):
                 return
 
-    def _settle(self, call: Call, codes: list[int] | None) -> None:
-        # The call reads its pieces before they are given back.
-        call.settle(codes, self._pieces(call))
+    def _replied(self, number: int, codes: list[int] | None) -> None:
+        """Let the call take its codes, in another thread when that means to read its pieces."""
         with self._changed:
-            self._flying.pop(call.number, None)
-            self._give(call)
+            call = self._flying.pop(number, None)
+            if call is None:
+                return
+            self._settling.add(call)
+        if call.kind == "get":
+            self._checkers.submit(self._settle, call, codes)
+        else:
+            self._settle(call, codes)
+
+    def _settle(self, call: Call, codes: list[int] | None) -> None:
+        try:
+            call.settle(codes, self._room.pieces(call))
+        except Exception:  # a receiver's fault must not cost the room
+            logger.exception("irminsul: chunks that came from the store were not taken")
+        # The call has read its pieces.
+        with self._changed:
+            self._settling.discard(call)
+            self._room.give(call)
             self._changed.notify_all()
 
     def _hung(self) -> bool:
@@ -261,7 +260,7 @@ class Link:
     def _drain(self) -> None:
         with self._changed:
             for call in list(self._flying.values()):
-                if call is self._sending:
+                if call in self._sending:
                     call.lost = True
                 else:
                     self._finish(call, None)
@@ -269,16 +268,5 @@ class Link:
 
     def _finish(self, call: Call, codes: list[int] | None) -> None:
         self._flying.pop(call.number, None)
-        self._give(call)
+        self._room.give(call)
         call.settle(codes, [])
-
-    def _pieces(self, call: Call) -> list[NDArray[np.uint8]]:
-        pairs = zip(call.offsets, call.sizes, strict=True)
-        return [self._block[offset : offset + size] for offset, size in pairs]
-
-    def _give(self, call: Call) -> None:
-        if call.offsets:
-            base, arena = self._arenas[call.queue]
-            for offset in call.offsets:
-                arena.give(offset - base)
-            call.offsets = []

@@ -11,6 +11,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -40,6 +41,7 @@ class ClientProcess:
     def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
         self._process = process
         self._connection = connection
+        self._writing = threading.Lock()
 
     @classmethod
     def start(
@@ -100,8 +102,9 @@ class ClientProcess:
             return cls(process, Connection(ours.detach()))
 
     def send(self, message: bytes) -> None:
-        """Write one message; raises OSError when the process is gone."""
-        self._connection.send_bytes(message)
+        """Write one message; raises OSError when the process is gone. Thread-safe."""
+        with self._writing:
+            self._connection.send_bytes(message)
 
     def receive(self, timeout: float) -> bytes | None:
         """Return the next message, or None after `timeout` seconds.

@@ -40,7 +40,7 @@ class MooncakeSettings:
     batch_keys : int
         Most keys of one Mooncake call.
     workers : int
-        Calls that Mooncake works on at once.
+        Calls that Mooncake works on at once, and threads that fill and that check values here.
     hang_s : float
         A call that has taken this long, and a second for every 16 MiB, means a hung client: its
         process is ended and started again.

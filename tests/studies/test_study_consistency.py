@@ -1,5 +1,7 @@
 """The arms of the consistency study do what their names say, and the judge sees differences."""
 
+import argparse
+
 import arms
 import model as small
 import numpy as np
@@ -8,6 +10,7 @@ import scenarios
 import tally
 import tasks
 import torch
+import workers
 from hypothesis import given
 from hypothesis import strategies as st
 from irminsul import Policy
@@ -158,10 +161,12 @@ def test_tallies_add_up(tmp_path):
         Sample("hop2", s.arm, s.correct, True, s.kl, s.diverged, s.computed) for s in samples
     ]
     first = tally.Tally()
-    first.add("shifted", 4, samples)
+    first.add("shifted", 0, 4, samples)
     first.write(tmp_path / "state.json")
     second = tally.Tally.read(tmp_path / "state.json")
-    second.add("shifted", 4, samples)
+    second.add("shifted", 4, 8, samples)
+    assert second.trials == {"shifted": 8}
+    assert [second.has("shifted", trial) for trial in (0, 7, 8)] == [True, True, False]
     rows = {(row["case"], row["metric"]): row for row in second.rows()}
     assert rows["shifted, single, irminsul", "accuracy"]["value"] == 0.0
     assert rows["shifted, single, irminsul", "points_lost"]["value"] == 100.0
@@ -176,3 +181,24 @@ def test_intervals_hold_the_share(hits, samples):
     low, high = tally.interval(hits, samples)
     assert 0 <= low <= hits / samples <= high <= 1
     assert np.isclose(high - low, sum(tally.interval(hits, samples)[::-1]) - 2 * low)
+
+
+@pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
+def test_blocks_hold_every_trial_once(scenario):
+    found = workers.blocks(scenario, 53, 8)
+    assert [t for block in found for t in range(block.first, block.end)] == list(range(53))
+
+
+def test_processes_count_what_one_process_counts(tmp_path):
+    small.save(tiny(2), tmp_path)
+    options = argparse.Namespace(
+        weights=tmp_path, device="cpu", threads=1, tokens=300, documents=3, batch=1,
+        chunk_tokens=512, workers=1,
+    )  # fmt: skip
+    wanted = workers.blocks("shifted", 2, 1)
+    alone = dict(workers.run(wanted, options, 100))
+    options.workers = 2
+    together = dict(workers.run(wanted, options, 100))
+    assert alone == together
+    assert set(alone) == set(wanted)
+    assert list(workers.run(wanted, options, -1)) == []

@@ -17,41 +17,36 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "models"))
 
-import arms  # noqa: E402
-import model as small  # noqa: E402
 import scenarios  # noqa: E402
-import tasks  # noqa: E402
 import torch  # noqa: E402
-from measure import Bench  # noqa: E402
+import workers  # noqa: E402
 from tally import Tally  # noqa: E402
 
 WEIGHTS = HERE.parent / "models" / "weights"
+SAVE_EVERY = 10.0
 
 
 def main() -> None:
     options = _options()
-    torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = small.load(options.weights, dtype).to(device)
-    maker = scenarios.Maker(options.tokens, options.documents, tasks.Filler())
     tally = Tally.read(options.state) if options.state else Tally()
-    begin = time.monotonic()
-    for scenario in options.scenario:
-        contexts = 32 if scenario == "chain" else 18
-        batch = max(1, options.batch // (2 if scenario == "chain" else 1))
-        bench = Bench(model, batch * contexts * (options.tokens + 320), options.chunk_tokens)
-        while (done := tally.trials.get(scenario, 0)) < options.samples:
-            if time.monotonic() - begin > options.seconds:
-                break
-            count = min(batch, options.samples - done)
-            trials = [maker.trial(scenario, index) for index in range(done, done + count)]
-            tally.add(scenario, count, bench.run(trials, arms.ARMS))
-            print(f"{scenario} {done + count} {time.monotonic() - begin:.0f} s", flush=True)
-        del bench
+    begin = saved = time.monotonic()
+    wanted = [
+        block
+        for scenario in options.scenario
+        for block in workers.blocks(scenario, options.samples, options.batch)
+        if not tally.has(scenario, block.first)
+    ]
+    for block, samples in workers.run(wanted, options, options.seconds):
+        tally.add(block.scenario, block.first, block.end, samples)
+        now = time.monotonic()
+        trials = tally.trials
+        print(f"{block.scenario} {trials[block.scenario]} {now - begin:.0f} s", flush=True)
+        if options.state and now - saved > SAVE_EVERY:
+            tally.write(options.state)
+            saved = now
     if options.state:
         tally.write(options.state)
-    _write(tally, options, device)
+    _write(tally, options, torch.device(options.device))
 
 
 def _write(tally: Tally, options: argparse.Namespace, device: torch.device) -> None:
@@ -76,7 +71,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=1250)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=8, help="trials of one block")
+    parser.add_argument("--workers", type=int, default=1, help="processes on the device")
     parser.add_argument("--chunk-tokens", type=int, default=16_384)
     parser.add_argument("--device", default="cuda" if cuda else "cpu")
     parser.add_argument("--threads", type=int, default=1)

@@ -44,23 +44,34 @@ class Cell:
 
 
 class Tally:
-    """All cells, and how many trials of each scenario they hold."""
+    """All cells, and which trials of each scenario they hold."""
 
     def __init__(self) -> None:
         self.cells: dict[tuple[str, str, str], Cell] = {}
-        self.trials: dict[str, int] = {}
+        self.blocks: dict[str, list[tuple[int, int]]] = {}
 
-    def add(self, scenario: str, trials: int, samples: Iterable[Sample]) -> None:
-        """Count a batch."""
+    @property
+    def trials(self) -> dict[str, int]:
+        """How many trials of each scenario are counted."""
+        return {name: sum(b - a for a, b in done) for name, done in self.blocks.items()}
+
+    def has(self, scenario: str, trial: int) -> bool:
+        """Whether a trial is counted."""
+        return any(first <= trial < end for first, end in self.blocks.get(scenario, []))
+
+    def add(self, scenario: str, first: int, end: int, samples: Iterable[Sample]) -> None:
+        """Count the samples of trials `first` to `end`."""
         for sample in samples:
             key = (scenario, sample.kind, sample.arm)
             self.cells.setdefault(key, Cell()).add(sample)
-        self.trials[scenario] = self.trials.get(scenario, 0) + trials
+        self.blocks.setdefault(scenario, []).append((first, end))
 
     def write(self, path: Path) -> None:
-        """Write everything as JSON."""
+        """Write everything as JSON, whole or not at all."""
         cells = [[*key, asdict(cell)] for key, cell in self.cells.items()]
-        path.write_text(json.dumps({"trials": self.trials, "cells": cells}))
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"blocks": self.blocks, "cells": cells}))
+        new.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Tally:
@@ -68,7 +79,7 @@ class Tally:
         tally = cls()
         if path.exists():
             data = json.loads(path.read_text())
-            tally.trials = data["trials"]
+            tally.blocks = {k: [(a, b) for a, b in v] for k, v in data["blocks"].items()}
             tally.cells = {tuple(key): Cell(**cell) for *key, cell in data["cells"]}
         return tally
 

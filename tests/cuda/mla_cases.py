@@ -11,6 +11,7 @@ import torch
 from irminsul.attention import (
     KeySpan,
     TileTable,
+    build_tiles,
     dequantize_rows,
     mla_attention,
     mla_attention_fp8,
@@ -157,18 +158,26 @@ def picked(batch: Batch, count: int, seed: int = 0) -> tuple[Batch, Tensor]:
 def run(batch: Batch, **options) -> tuple[Tensor, Tensor]:
     """Call the operator of the batch's cache."""
     options.setdefault("max_q_len", batch.max_q_len)
-    call = mla_attention_fp8 if batch.is_fp8 else mla_attention
-    return call(
-        batch.q,
-        batch.cache,
-        batch.table,
-        batch.q_indptr,
-        batch.q_pos,
-        scale=SCALE,
-        cos_sin=batch.cos_sin,
-        interleaved=batch.interleaved,
-        **options,
-    )
+    return _call(mla_attention_fp8 if batch.is_fp8 else mla_attention, batch, options)
+
+
+def _call(operator, batch: Batch, options: dict) -> tuple[Tensor, Tensor]:
+    tensors = (batch.q, batch.cache, batch.table, batch.q_indptr, batch.q_pos)
+    angles = {"cos_sin": batch.cos_sin, "interleaved": batch.interleaved}
+    return operator(*tensors, scale=SCALE, **angles, **options)
+
+
+def with_larger_scores(batch: Batch, factor: float) -> Batch:
+    """Return the batch with its queries times `factor`: the maximum follows again and again."""
+    return replace(batch, q=(batch.q.float() * factor).bfloat16())
+
+
+def with_pages_in_order(batch: Batch) -> Batch:
+    """Return the same batch of whole pages, these one after the other in a cache of their own."""
+    order = batch.table.page.long()
+    table = TileTable(batch.table.tiles.clone(), batch.table.start, batch.table.count)
+    table.tiles[:, 0] = torch.arange(len(order), device="cuda")
+    return replace(batch, cache=batch.cache[order].contiguous(), table=table)
 
 
 def assert_accurate(batch: Batch, picks: int | None = None, **options) -> None:
@@ -187,20 +196,70 @@ def assert_accurate(batch: Batch, picks: int | None = None, **options) -> None:
     torch.testing.assert_close(lse[seen].double(), want_lse[seen], atol=atol, rtol=1e-3)
 
 
+def assert_same_bits(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor]) -> None:
+    """Compare out and LSE of two calls, bit by bit."""
+    assert torch.equal(got[0], want[0])
+    assert torch.equal(got[1], want[1])
+
+
+def assert_poison_stays_out(batch: Batch, poison: float) -> None:
+    """Fill the slots that no row of the batch owns; nothing may change."""
+    rows = batch.cache.view(-1, batch.cache.shape[2])
+    unowned = torch.ones(len(rows), dtype=torch.bool, device="cuda")
+    unowned[batch.owned] = False
+    rows[unowned] = 0
+    want = run(batch)
+    rows[unowned] = poison
+    assert_same_bits(run(batch), want)
+
+
+def assert_neighbours_stay_out(batch: Batch, cache: Tensor, poison: float) -> None:
+    """Two rows share 12 pages, a part of every one each; the second row's slots are filled."""
+    halves = [
+        [KeySpan(torch.arange(64 * p, 64 * p + 31), 31 * p) for p in range(12)],
+        [KeySpan(torch.arange(64 * p + 31, 64 * p + 64), 33 * p) for p in range(12)],
+    ]
+    shared = replace(batch, cache=cache, table=tiles_from_spans(halves).to("cuda"))
+    first = slice(0, int(batch.q_indptr[1]))
+    before, _ = run(shared)
+    cache[:, 31:] = poison
+    after, _ = run(shared)
+    assert torch.equal(before[first], after[first])
+    assert bool(torch.isfinite(after[first]).all())
+
+
+def assert_graph_follows_its_inputs(heads: int, cache: Tensor) -> None:
+    """Capture tiles, plan and attention over 64 pages; replay with other lengths."""
+    lens = torch.tensor([700, 900, 64, 1], dtype=torch.int32, device="cuda")
+    pages = torch.randperm(64, device="cuda").int().view(4, 16)
+    q = torch.randn(4, heads, 576, device="cuda").bfloat16()
+    indptr = torch.arange(5, dtype=torch.int32, device="cuda")
+    q_pos = lens - 1
+    call = mla_attention_fp8 if cache.dtype == torch.uint8 else mla_attention
+
+    def step() -> tuple[Tensor, Tensor]:
+        table = build_tiles(pages, lens, by_slot=False)
+        return call(q, cache, table, indptr, q_pos, scale=SCALE, max_q_len=1)
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = step()
+    for lengths in ([700, 900, 64, 1], [1, 0, 10, 0], [640, 65, 0, 1]):
+        lens.copy_(torch.tensor(lengths, dtype=torch.int32))
+        q_pos.copy_(lens - 1)
+        graph.replay()
+        assert_same_bits(got, step())
+        empty = torch.tensor([n == 0 for n in lengths], device="cuda")
+        assert not bool(got[0][empty].any())
+        assert bool((got[1][empty] == -torch.inf).all())
+
+
 def exact(batch: Batch) -> tuple[Tensor, Tensor]:
     """Out and LSE in float64."""
     reference = mla_attention_fp8_reference if batch.is_fp8 else mla_attention_reference
-    return reference(
-        batch.q,
-        batch.cache,
-        batch.table,
-        batch.q_indptr,
-        batch.q_pos,
-        scale=SCALE,
-        cos_sin=batch.cos_sin,
-        interleaved=batch.interleaved,
-        compute_dtype=torch.float64,
-    )
+    return _call(reference, batch, {"compute_dtype": torch.float64})
 
 
 def plain_bf16(batch: Batch) -> Tensor:

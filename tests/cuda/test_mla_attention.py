@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,13 +21,17 @@ from irminsul.attention import (  # noqa: E402
 from irminsul.errors import InvalidParams  # noqa: E402
 from mla_cases import (  # noqa: E402
     MAX_POS,
-    SCALE,
-    Batch,
     Row,
     assert_accurate,
+    assert_graph_follows_its_inputs,
+    assert_neighbours_stay_out,
+    assert_poison_stays_out,
+    assert_same_bits,
     make_batch,
     rope_table,
     run,
+    with_larger_scores,
+    with_pages_in_order,
 )
 
 pytestmark = pytest.mark.gpu
@@ -87,17 +93,9 @@ def test_queries_that_see_few_or_no_keys(cluster):
 def test_each_delta_at_each_row_of_a_page(delta, interleaved):
     spans = [KeySpan(torch.arange(64 * i + i, 64 * i + i + 30), 30 * i, delta) for i in range(16)]
     batch = make_batch(16, [Row(1, 1000)], interleaved=interleaved)
-    batch = Batch(
-        batch.q,
-        torch.randn(16, 64, 576, device="cuda").bfloat16(),
-        tiles_from_spans([spans]).to("cuda"),
-        batch.q_indptr,
-        batch.q_pos,
-        batch.owned,
-        1,
-        interleaved,
-    )
-    assert_accurate(batch)
+    cache = torch.randn(16, 64, 576, device="cuda").bfloat16()
+    table = tiles_from_spans([spans]).to("cuda")
+    assert_accurate(replace(batch, cache=cache, table=table))
 
 
 def test_a_delta_beyond_the_table_is_not_a_number():
@@ -106,103 +104,50 @@ def test_a_delta_beyond_the_table_is_not_a_number():
     assert bool(torch.isnan(run(batch)[0]).all())
 
 
-def moved_to_fresh_pages(batch: Batch) -> Batch:
-    """Return the same plain paged batch with its pages in order."""
-    order = batch.table.page.long()
-    table = type(batch.table)(batch.table.tiles.clone(), batch.table.start, batch.table.count)
-    table.tiles[:, 0] = torch.arange(len(order), device="cuda")
-    return Batch(
-        batch.q,
-        batch.cache[order].contiguous(),
-        table,
-        batch.q_indptr,
-        batch.q_pos,
-        batch.owned,
-        batch.max_q_len,
-    )
-
-
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (128, 1), (16, 300)])
 def test_scattered_pages_equal_contiguous_ones_bit_for_bit(heads, q_len):
     batch = make_batch(heads, [Row(q_len, 3000), Row(q_len, 777)])
-    out, lse = run(batch)
-    other, other_lse = run(moved_to_fresh_pages(batch))
-    assert torch.equal(out, other)
-    assert torch.equal(lse, other_lse)
+    assert_same_bits(run(batch), run(with_pages_in_order(batch)))
 
 
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (128, 1), (16, 300)])
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
 def test_slots_of_nobody_and_of_others_never_reach_the_output(heads, q_len, poison):
     batch = make_batch(heads, [Row(q_len, 900), Row(q_len, 500)], cut=True, deltas=True)
-    clean = batch.cache.clone()
-    unowned = torch.ones(clean.shape[0] * 64, dtype=torch.bool, device="cuda")
-    unowned[batch.owned] = False
-    clean.view(-1, 576)[unowned] = 0
-    batch.cache.copy_(clean)
-    out, lse = run(batch)
-    batch.cache.view(-1, 576)[unowned] = poison
-    # The second row's slots are poison to the first one, which shares pages with none of them...
-    first = run(batch)
-    assert torch.equal(first[0], out)
-    assert torch.equal(first[1], lse)
-    # ... and a row that borrows the other half of the same pages must not see it either.
-    halves = [
-        [KeySpan(torch.arange(64 * p, 64 * p + 31), 31 * p) for p in range(12)],
-        [KeySpan(torch.arange(64 * p + 31, 64 * p + 64), 33 * p) for p in range(12)],
-    ]
-    table = tiles_from_spans(halves).to("cuda")
+    assert_poison_stays_out(batch, poison)
     cache = torch.randn(12, 64, 576, device="cuda").bfloat16()
-    shared = Batch(batch.q, cache, table, batch.q_indptr, batch.q_pos, batch.owned, q_len)
-    before, _ = run(shared)
-    cache[:, 31:] = poison
-    after, _ = run(shared)
-    assert torch.equal(before[:q_len], after[:q_len])
-    assert bool(torch.isfinite(after[:q_len]).all())
+    assert_neighbours_stay_out(batch, cache, poison)
 
 
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (128, 2), (16, 300)])
 def test_the_same_call_gives_the_same_bits(heads, q_len):
     batch = make_batch(heads, [Row(q_len, 5000), Row(q_len, 1234)], cut=True, deltas=True)
-    out, lse = run(batch)
+    want = run(batch)
     for _ in range(50):
-        again, again_lse = run(batch)
-        assert torch.equal(out, again)
-        assert torch.equal(lse, again_lse)
+        assert_same_bits(run(batch), want)
 
 
 @pytest.mark.parametrize("heads", [16, 128])
 def test_a_captured_graph_follows_its_inputs(heads):
-    big = make_batch(heads, [Row(1, 700), Row(1, 900), Row(1, 64), Row(1, 1)])
-    rows = 4
-    pages = big.table.page.clone()
-    lens = torch.tensor([700, 900, 64, 1], dtype=torch.int32, device="cuda")
-    width = 16
-    indices = torch.zeros(rows, width, dtype=torch.int32, device="cuda")
-    for r in range(rows):
-        first, count = int(big.table.start[r]), int(big.table.count[r])
-        indices[r, :count] = pages[first : first + count]
-    q_pos = lens - 1
+    assert_graph_follows_its_inputs(heads, torch.randn(64, 64, 576, device="cuda").bfloat16())
 
-    def step():
-        table = build_tiles(indices, lens, by_slot=False)
-        return mla_attention(big.q, big.cache, table, big.q_indptr, q_pos, scale=SCALE, max_q_len=1)
 
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out, lse = step()
-    for lengths in ([700, 900, 64, 1], [1, 0, 10, 0], [640, 65, 0, 1]):
-        lens.copy_(torch.tensor(lengths, dtype=torch.int32))
-        q_pos.copy_(lens - 1)
-        graph.replay()
-        want, want_lse = step()
-        assert torch.equal(out, want)
-        assert torch.equal(lse, want_lse)
-        empty = torch.tensor([n == 0 for n in lengths], device="cuda")
-        assert not bool(out[empty].any())
-        assert bool((lse[empty] == -torch.inf).all())
+@pytest.mark.parametrize("factor", [0.01, 8, 40, 300])
+@pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (128, 1), (16, 100)])
+def test_scores_of_any_size(heads, q_len, factor):
+    batch = make_batch(heads, [Row(q_len, 1500), Row(q_len, 333)], cut=True, deltas=True)
+    assert_accurate(with_larger_scores(batch, factor))
+
+
+@pytest.mark.parametrize("factor", [8, 40])
+@pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (128, 1), (16, 100)])
+def test_keys_that_fit_better_and_better(heads, q_len, factor):
+    batch = with_larger_scores(make_batch(heads, [Row(q_len, 1500)]), factor)
+    direction = torch.nn.functional.normalize(batch.q[0, 0].float(), dim=0)
+    rising = torch.linspace(0, 8, len(batch.owned), device="cuda")[:, None] * direction
+    rows = batch.cache.view(-1, 576)
+    rows[batch.owned] = (rows[batch.owned] * 0.5 + rising).bfloat16()
+    assert_accurate(batch)
 
 
 @given(data=st.data())

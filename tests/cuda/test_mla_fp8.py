@@ -12,22 +12,25 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from irminsul.attention import (  # noqa: E402
     KeySpan,
-    build_tiles,
     dequantize_rows,
-    mla_attention_fp8,
     quantize_rows,
     tiles_from_spans,
 )
 from irminsul.errors import InvalidParams  # noqa: E402
 from mla_cases import (  # noqa: E402
     MAX_POS,
-    SCALE,
     Batch,
     Row,
     assert_accurate,
+    assert_graph_follows_its_inputs,
+    assert_neighbours_stay_out,
+    assert_poison_stays_out,
+    assert_same_bits,
     make_batch,
     run,
     with_fp8_cache,
+    with_larger_scores,
+    with_pages_in_order,
 )
 
 pytestmark = pytest.mark.gpu
@@ -122,77 +125,37 @@ def test_a_delta_beyond_the_table_is_not_a_number():
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (32, 1), (128, 1), (16, 300)])
 def test_scattered_pages_equal_contiguous_ones_bit_for_bit(heads, q_len):
     batch = fp8_batch(heads, [Row(q_len, 3000), Row(q_len, 777)])
-    out, lse = run(batch)
-    order = batch.table.page.long()
-    table = type(batch.table)(batch.table.tiles.clone(), batch.table.start, batch.table.count)
-    table.tiles[:, 0] = torch.arange(len(order), device="cuda")
-    other, other_lse = run(replace(batch, cache=batch.cache[order].contiguous(), table=table))
-    assert torch.equal(out, other)
-    assert torch.equal(lse, other_lse)
+    assert_same_bits(run(batch), run(with_pages_in_order(batch)))
 
 
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (32, 1), (128, 1), (16, 300)])
 @pytest.mark.parametrize("poison", [0xFF, 0x7F])
 def test_slots_of_nobody_and_of_others_never_reach_the_output(heads, q_len, poison):
     batch = fp8_batch(heads, [Row(q_len, 900), Row(q_len, 500)], cut=True, deltas=True)
-    unowned = torch.ones(batch.cache.shape[0] * 64, dtype=torch.bool, device="cuda")
-    unowned[batch.owned] = False
-    batch.cache.view(-1, 656)[unowned] = 0
-    out, lse = run(batch)
-    batch.cache.view(-1, 656)[unowned] = poison
-    again, again_lse = run(batch)
-    assert torch.equal(again, out)
-    assert torch.equal(again_lse, lse)
-    halves = [
-        [KeySpan(torch.arange(64 * p, 64 * p + 31), 31 * p) for p in range(12)],
-        [KeySpan(torch.arange(64 * p + 31, 64 * p + 64), 33 * p) for p in range(12)],
-    ]
+    assert_poison_stays_out(batch, poison)
     cache = quantize_rows(torch.randn(12, 64, 576, device="cuda"))
-    shared = replace(batch, cache=cache, table=tiles_from_spans(halves).to("cuda"))
-    before, _ = run(shared)
-    cache[:, 31:] = poison
-    after, _ = run(shared)
-    assert torch.equal(before[:q_len], after[:q_len])
-    assert bool(torch.isfinite(after[:q_len]).all())
+    assert_neighbours_stay_out(batch, cache, poison)
 
 
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 1), (32, 1), (128, 2), (16, 300)])
 def test_the_same_call_gives_the_same_bits(heads, q_len):
     batch = fp8_batch(heads, [Row(q_len, 5000), Row(q_len, 1234)], cut=True, deltas=True)
-    out, lse = run(batch)
+    want = run(batch)
     for _ in range(50):
-        again, again_lse = run(batch)
-        assert torch.equal(out, again)
-        assert torch.equal(lse, again_lse)
+        assert_same_bits(run(batch), want)
 
 
 @pytest.mark.parametrize("heads", [16, 128])
 def test_a_captured_graph_follows_its_inputs(heads):
-    lens = torch.tensor([700, 900, 64, 1], dtype=torch.int32, device="cuda")
-    pages = torch.randperm(64, device="cuda").int().view(4, 16)
     cache = quantize_rows(torch.randn(64, 64, 576, device="cuda"))
-    q = torch.randn(4, heads, 576, device="cuda").bfloat16()
-    indptr = torch.arange(5, dtype=torch.int32, device="cuda")
-    q_pos = lens - 1
+    assert_graph_follows_its_inputs(heads, cache)
 
-    def step():
-        table = build_tiles(pages, lens, by_slot=False)
-        return mla_attention_fp8(q, cache, table, indptr, q_pos, scale=SCALE, max_q_len=1)
 
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out, lse = step()
-    for lengths in ([700, 900, 64, 1], [1, 0, 10, 0], [640, 65, 0, 1]):
-        lens.copy_(torch.tensor(lengths, dtype=torch.int32))
-        q_pos.copy_(lens - 1)
-        graph.replay()
-        want, want_lse = step()
-        assert torch.equal(out, want)
-        assert torch.equal(lse, want_lse)
-        empty = torch.tensor([n == 0 for n in lengths], device="cuda")
-        assert not bool(out[empty].any())
+@pytest.mark.parametrize("factor", [0.01, 8, 40])
+@pytest.mark.parametrize("heads", [16, 32, 128])
+def test_scores_of_any_size(heads, factor):
+    batch = fp8_batch(heads, [Row(1, 1500), Row(2, 333)], cut=True, deltas=True)
+    assert_accurate(with_larger_scores(batch, factor))
 
 
 @pytest.mark.parametrize("heads", [16, 128])

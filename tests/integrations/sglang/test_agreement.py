@@ -37,7 +37,9 @@ def rank(number: int, port: int, answers: Any) -> None:
     assert agreement.ranks == 2
     agreed = [agreement.agree(votes[number]) for votes, _ in VOTES]
     ready = [agreement.all_of(flags[number]) for flags in ((True, True), (True, False))]
-    answers.put((number, agreed, ready))
+    least = agreement.least([[3, -4, 2**61], [2, 5, 2**61]][number])
+    gathered = agreement.gathered(("rank", number))
+    answers.put((number, agreed, ready, least, gathered, agreement.first))
     torch.distributed.destroy_process_group()
 
 
@@ -55,7 +57,8 @@ def test_two_ranks_give_the_same_answer_and_it_is_right() -> None:
         process.join(60)
         assert process.exitcode == 0
     expected = [agreed for _, agreed in VOTES]
-    assert received == [(0, expected, [True, False]), (1, expected, [True, False])]
+    same = (expected, [True, False], [2, -4, 2**61], [("rank", 0), ("rank", 1)])
+    assert received == [(0, *same, True), (1, *same, False)]
 
 
 def test_a_single_rank_agrees_without_a_group() -> None:
@@ -65,6 +68,9 @@ def test_a_single_rank_agrees_without_a_group() -> None:
     assert alone.agree(NOTHING)
     assert alone.all_of(True)
     assert not alone.all_of(False)
+    assert alone.least([3, 1]) == [3, 1]
+    assert alone.gathered("all") == ["all"]
+    assert alone.first
 
 
 def test_an_engine_of_one_rank_has_no_group() -> None:

@@ -11,10 +11,12 @@ A rank whose planning failed votes `NOTHING`, which makes the others give theirs
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 # The digest of a rank that plans nothing.
 NOTHING = 0
@@ -30,7 +32,7 @@ class Agreement:
 
     Notes
     -----
-    `agree` and `all_of` are collective: every rank of the group has to make the same calls in the
+    `agree`, `all_of`, `least` and `gathered` are collective: every rank of the group has to make the same calls in the
     same order, also when it has nothing to say.
     """
 
@@ -61,6 +63,11 @@ class Agreement:
         """Number of ranks that have to agree."""
         return 1 if self._group is None else int(torch.distributed.get_world_size(self._group))
 
+    @property
+    def first(self) -> bool:
+        """True on one rank of the group, which does what one must do for all."""
+        return self._group is None or torch.distributed.get_rank(self._group) == 0
+
     def agree(self, digest: int) -> bool:
         """Return whether every rank gave the same `digest`, the same answer on all of them.
 
@@ -83,6 +90,28 @@ class Agreement:
         least = torch.tensor([int(ready)], dtype=torch.int64)
         torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, self._group)
         return bool(least[0])
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        """Return the least that any rank gave at each place, the same answer on all of them.
+
+        Parameters
+        ----------
+        numbers
+            As many on every rank, in ``[-2**62, 2**62)``.
+        """
+        if self._group is None:
+            return list(numbers)
+        least = torch.tensor(list(numbers), dtype=torch.int64)
+        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, self._group)
+        return [int(number) for number in least]
+
+    def gathered(self, given: T) -> list[T]:
+        """Return what every rank gave, in the order of ranks; slower than numbers, so be rare."""
+        if self._group is None:
+            return [given]
+        found: list[T] = [given] * self.ranks
+        torch.distributed.all_gather_object(found, given, self._group)
+        return found
 
 
 def digest_of(numbers: Iterable[int]) -> int:

@@ -63,7 +63,7 @@ class Bench:
     model
         See `PICEngine`.
     capacity_tokens
-        Room for all trials of a call: about 16 contexts each, 32 in chains.
+        Room for all trials of a call: 24 contexts each, with their questions; 48 in chains.
     """
 
     def __init__(self, model: object, capacity_tokens: int, chunk_tokens: int = 8192) -> None:
@@ -71,7 +71,7 @@ class Bench:
         self.engine = PICEngine(
             model, capacity_tokens=capacity_tokens, chunk_tokens=chunk_tokens, policy=policy
         )
-        self.narrow = PICEngine(model, capacity_tokens=capacity_tokens // 4, chunk_tokens=509)
+        self.narrow = PICEngine(model, capacity_tokens=capacity_tokens // 3, chunk_tokens=509)
 
     def run(self, trials: Sequence[Trial], chosen: Sequence[arms.Arm]) -> Iterator[Sample]:
         """Yield a sample for each trial, question and arm, full prefill and its noise included."""

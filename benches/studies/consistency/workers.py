@@ -21,8 +21,8 @@ import torch
 import torch.multiprocessing as mp
 from measure import Bench, Sample
 
-HISTORY = 32
-"""Contexts that a block keeps for each of its trials."""
+CONTEXTS = 24
+"""Contexts that a block has room for, for each of its trials: 16 are kept, 6 have questions."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Worker:
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         model = small.load(options.weights, dtype).to(device)
         self.maker = scenarios.Maker(options.tokens, options.documents, tasks.Filler())
-        room = options.batch * HISTORY // 2 * (options.tokens + 320)
-        self.bench = Bench(model, max(room, HISTORY * (options.tokens + 320)), options.chunk_tokens)
+        contexts = max(options.batch, 2) * CONTEXTS
+        self.bench = Bench(model, contexts * (options.tokens + 320), options.chunk_tokens)
 
     def run(self, block: Block) -> list[Sample]:
         trials = [self.maker.trial(block.scenario, i) for i in range(block.first, block.end)]

@@ -21,6 +21,7 @@ from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import compat, finding, planner, refuse, testing
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.costs import Costs
+from irminsul.integrations.sglang.gathering import Gathering
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Window
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from irminsul.integrations.sglang.cache import IrminsulRadixCache
 
 Call = Callable[..., Any]
+
+# Tokens to compute below which starting a prefill takes longer than computing it.
+_CHEAP = 1024
 
 
 class Admission:
@@ -67,6 +71,8 @@ class Admission:
         self._windows: list[Window] = []
         self._locked: list[Any] = []
         self._barred = False
+        self._gathering = Gathering(settings.gather if agreement.ranks == 1 else 0.0)
+        self._gathers: Any = None
         self._tiers = getattr(cache, "tiers", NoTiers())
 
     def add_one(self, original: Call, adder: Any, request: Any, *args: Any, **kw: Any) -> Any:
@@ -76,6 +82,8 @@ class Admission:
         if self._must_wait(adder, request):
             return _result("OTHER")
         window = self._window(adder, request)
+        if self._waits_for_others(adder, window):
+            return _result("CONTINUE")
 
         def call() -> Any:
             return original(adder, request, *args, **kw)
@@ -86,6 +94,7 @@ class Admission:
             result = self._lend(call, adder, window)
             if _holds(adder, request):
                 self._keep(window)
+                self._gathering.saw(len(adder.can_run_list) + _decoding(adder))
                 return result
             self._unlock(locked)
             if result != _result("NO_TOKEN"):
@@ -140,6 +149,20 @@ class Admission:
             return False
         return refuse.request_reason(request) is not None or self._left(adder).rows < 1
 
+    def _waits_for_others(self, adder: Any, window: Window) -> bool:
+        """Return whether no batch is begun now, because more of its requests are about to come.
+
+        The first request decides for all of the queue. The others are planned meanwhile.
+        """
+        if adder.can_run_list or adder.prefill_delayer_single_pass is not None:
+            return False
+        if self._gathers is adder:
+            return True
+        cheap = bool(window.spans) and window.end - window.start - window.reused <= _CHEAP
+        waits = cheap and self._gathering.waits(adder.waiting_queue_len, _decoding(adder))
+        self._gathers = adder if waits else None
+        return waits
+
     def _left(self, adder: Any) -> Limits:
         """Return the limits that the rest of the batch has to keep."""
         running = adder.running_batch
@@ -163,15 +186,17 @@ class Admission:
         if self._agreed(window):
             return window
         if self._tiers.enabled:
-            # Chunks arrive when they arrive: without those of the tiers the ranks may agree.
-            window.spans = [span for span in window.spans if not span.on_host]
+            # Chunks arrive when they arrive: with those that all ranks have they may agree.
+            limits = self._left(adder)
+            self._tiers.meet(window, limits)
+            finding.cut_to_limits([window], limits, self._metrics)
         if not self._tiers.enabled or not self._agreed(window):
             window.spans = []
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         return window
 
     def _agreed(self, window: Window) -> bool:
-        return self._agreement.agree(finding.digest([window]))
+        return self._agreement.ranks == 1 or self._agreement.agree(finding.digest([window]))
 
     def _fill(self, window: Window, limits: Limits) -> None:
         namespace = self._cache.lookup_namespace(window.request)
@@ -259,6 +284,12 @@ def _change_budget(adder: Any, tokens: int) -> None:
     adder.rem_input_tokens += tokens
     if adder.rem_chunk_tokens is not None:
         adder.rem_chunk_tokens += tokens
+
+
+def _decoding(adder: Any) -> int:
+    """Return how many requests are decoding."""
+    running = adder.running_batch
+    return 0 if running is None else sum(not request.finished() for request in running.reqs)
 
 
 def _holds(adder: Any, request: Any) -> bool:

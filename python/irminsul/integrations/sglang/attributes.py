@@ -22,6 +22,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "managers.schedule_policy.PrefillAdder.add_chunked_req": ("self", "req"),
     "managers.schedule_policy.PrefillAdder.budget_state": ("self",),
     "managers.schedule_policy.PrefillAdder.ceil_paged_tokens": ("self", "tokens"),
+    "managers.schedule_policy.AddReqResult.CONTINUE": (),
     "managers.schedule_policy.AddReqResult.NO_TOKEN": (),
     "managers.scheduler.Scheduler._add_request_to_queue": ("self", "req"),
     "managers.scheduler.Scheduler._get_new_batch_prefill_raw": ("self",),
@@ -103,6 +104,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "log_input_tokens",
         "reprocessed_log_hit_tokens",
         "reprocessed_log_input_tokens",
+        "waiting_queue_len",
     ),
     "model_executor.forward_batch_info.ForwardBatch": (
         "forward_mode",

@@ -96,6 +96,8 @@ def follow(window: Window, mirror: TreeMirror, metrics: Metrics) -> None:
 
 def keep_worthwhile(window: Window, costs: Costs, metrics: Metrics) -> None:
     """Give spans back to computation that would take longer to move than to compute."""
+    if not window.spans:
+        return
     kept = costs.worthwhile(window.start, window.end, [(s.start, s.end) for s in window.spans])
     metrics.add("unprofitable_spans", len(window.spans) - len(kept))
     window.spans = [span for span in window.spans if (span.start, span.end) in kept]
@@ -110,12 +112,16 @@ def digest(windows: Sequence[Window]) -> int:
         numbers += [window.start, window.end, len(window.spans)]
         for span in window.spans:
             numbers += [span.start, span.end, span.delta, span.hops, span.depth, len(span.rows)]
-            numbers += [number for _, offset, count in span.rows for number in (offset, count)]
+            for node, offset, count in span.rows:
+                # Nodes of a tree are the same by their place, chunks in host memory are not.
+                numbers += [getattr(node, "number", 0), offset, count]
     return digest_of(numbers)
 
 
 def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -> None:
     """Give the shortest spans back to computation until the batch keeps its limits."""
+    if not any(window.spans for window in windows):
+        return
     for window in windows:
         window.spans = [span for span in window.spans if span.length >= limits.min_span]
     while any(window.spans for window in windows) and _exceeds(windows, limits):

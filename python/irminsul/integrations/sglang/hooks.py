@@ -83,9 +83,12 @@ class Hooks:
         """
         with self._metrics.timed("plan_seconds"):
             self._plan(batch)
-        if self._metrics.due("registry"):
-            mirror = self.cache.mirror
-            self._metrics.sample(mirror.registry.stats(), active=not mirror.broken)
+        try:
+            if self._metrics.due("registry"):
+                mirror = self.cache.mirror
+                self._metrics.sample(mirror.registry.stats(), active=not mirror.broken)
+        except Exception:
+            self._metrics.fallback("metrics", "counting failed; serving goes on")
 
     def _plan(self, batch: Any) -> None:
         batch.irm_plan = None
@@ -98,7 +101,7 @@ class Hooks:
             self._metrics.fallback("planner", "planning failed; this batch is computed in full")
         finally:
             self.admission.release()
-        if not self._agreement.agree(finding.digest(windows) if trimmed else NOTHING):
+        if not self._agreed(windows if trimmed else []):
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         elif trimmed is not None:
             planner.trim(batch, windows, trimmed, self._metrics)
@@ -107,6 +110,10 @@ class Hooks:
             moved = [span for w in windows for span in w.spans if not span.on_host]
             self.cache.touch(node for span in moved for node, _, _ in span.rows)
             testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, trimmed.plan)
+
+    def _agreed(self, windows: list[Window]) -> bool:
+        alone = self._agreement.ranks == 1
+        return alone or self._agreement.agree(finding.digest(windows) if windows else NOTHING)
 
     def adopt(self, forward_batch: Any, batch: Any, runner: Any) -> None:
         """After ``ForwardBatch.init_new``: give the trimmed tokens their true positions."""

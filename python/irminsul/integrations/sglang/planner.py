@@ -66,12 +66,15 @@ def prepare(batch: Any, windows: list[Window], divide: Divide | None = None) -> 
         Says which part of the spans is moved, and what is borrowed instead; None moves all.
     """
     slots = batch.out_cache_loc
-    host = _computed(windows)
-    positions, index = to_device(host, slots.device)
+    placed = _placed(windows, slots)
+    lent: tuple[Any, ...] = ()
+    if divide is not None:
+        placed, lent = divide(windows, placed)
     computed = [window.end - window.start - window.reused for window in windows]
+    plan, index = _device_plan(windows, placed, lent, slots)
     return Trimmed(
-        plan=_device_plan(batch, windows, positions, divide),
-        inputs=_select(batch.prefill_input_ids_cpu, host[1]),
+        plan=plan,
+        inputs=_inputs(windows, batch.prefill_input_ids_cpu, sum(computed)),
         slots=slots[index],
         computed=computed,
         prefixes=[window.end - count for window, count in zip(windows, computed, strict=True)],
@@ -99,41 +102,88 @@ def forget_produced_again(window: Window) -> None:
         window.request.irm_moved = provenance.forget_from(known, window.start)
 
 
-def _computed(windows: list[Window]) -> Tensor:
-    """Return the positions of all tokens to compute, and where in the batch they are, [2, n]."""
-    positions, index, base = [], [], 0
-    for window in windows:
-        for start, end in window.holes():
-            place = np.arange(start, end, dtype=np.int64)
-            positions.append(place)
-            index.append(place + (base - window.start))
-        base += window.end - window.start
-    return torch.from_numpy(np.stack([np.concatenate(positions), np.concatenate(index)]))
-
-
 def _device_plan(
-    batch: Any, windows: list[Window], positions: Tensor, divide: Divide | None
-) -> BatchPlan:
-    slots = batch.out_cache_loc
-    placed = _placed(windows, slots)
-    lent: tuple[Any, ...] = ()
-    if divide is not None:
-        placed, lent = divide(windows, placed)
-    moved = [(span, target) for span, target in placed if not span.on_host]
-    spans = [span for span, _ in moved]
-    source = [
-        node.value.narrow(0, offset, count) for span in spans for node, offset, count in span.rows
-    ]
-    return BatchPlan(
+    windows: list[Window], placed: Placed, lent: tuple[Any, ...], slots: Tensor
+) -> tuple[BatchPlan, Tensor]:
+    """Return the plan, and where in the batch the tokens to compute are, [computed tokens]."""
+    moved = [pair for pair in placed if not pair[0].on_host]
+    positions, index, deltas = _numbers(windows, [span for span, _ in moved], slots.device)
+    source, target = _slots(moved, slots)
+    plan = BatchPlan(
         holes=[window.holes() for window in windows],
         positions=positions,
-        source_slots=_joined(source, slots),
-        target_slots=_joined([target for _, target in moved], slots),
-        deltas=_deltas(spans, slots.device),
+        source_slots=source,
+        target_slots=target,
+        deltas=deltas,
         shares=tuple(_share(window) for window in windows),
         host=HostCopy.of([pair for pair in placed if pair[0].on_host]),
         lent=lent,
     )
+    return plan, index
+
+
+def _numbers(
+    windows: list[Window], spans: list[Span], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what the device has to know of tokens; one copy brings all of it.
+
+    Returns
+    -------
+    positions, index : Tensor, int64, [computed tokens]
+        Of each token to compute: its position in its prompt, and where in the batch it is.
+    deltas : Tensor, int64, [moved tokens]
+        Distance of every moved token.
+    """
+    computed = sum(window.end - window.start - window.reused for window in windows)
+    moved = sum(span.length for span in spans)
+    host = torch.empty(2 * computed + moved, dtype=torch.int64, pin_memory=device.type == "cuda")
+    numbers = host.numpy()
+    positions, index = numbers[:computed], numbers[computed : 2 * computed]
+    at = base = 0
+    for window in windows:
+        for start, end in window.holes():
+            part = slice(at, at + end - start)
+            positions[part] = np.arange(start, end)
+            index[part] = positions[part] + (base - window.start)
+            at = part.stop
+        base += window.end - window.start
+    at = 2 * computed
+    for span in spans:
+        numbers[at : at + span.length] = span.delta
+        at += span.length
+    sent = host.to(device, non_blocking=True)
+    first, second, third = torch.split(sent, [computed, computed, moved])
+    return first, second, third
+
+
+def _slots(moved: Placed, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the slots to read and to write, int64, [moved tokens] each."""
+    if not moved:
+        return (like.new_empty(0, dtype=torch.int64),) * 2
+    source = [
+        node.value.narrow(0, offset, count)
+        for span, _ in moved
+        for node, offset, count in span.rows
+    ]
+    if len(source) == 1:
+        return source[0].to(torch.int64), moved[0][1].to(torch.int64)
+    joined = torch.cat([*source, *(target for _, target in moved)]).to(torch.int64)
+    first, second = joined.chunk(2)
+    return first, second
+
+
+def _inputs(windows: list[Window], ids: Tensor, computed: int) -> Tensor:
+    """Return the ids of the tokens to compute, on the host like those of the batch."""
+    chosen = torch.empty(computed, dtype=ids.dtype, pin_memory=ids.is_pinned())
+    given, taken = ids.numpy(), chosen.numpy()
+    at = base = 0
+    for window in windows:
+        for start, end in window.holes():
+            first = base + start - window.start
+            taken[at : at + end - start] = given[first : first + end - start]
+            at += end - start
+        base += window.end - window.start
+    return chosen
 
 
 def _placed(windows: list[Window], slots: Tensor) -> Placed:
@@ -153,18 +203,6 @@ def _placed(windows: list[Window], slots: Tensor) -> Placed:
         found += zip(window.spans, parts[first:], strict=False)
         first += len(window.spans) + 1
     return found
-
-
-def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
-    if not parts:
-        return like.new_empty(0, dtype=torch.int64)
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(torch.int64)
-
-
-def _deltas(spans: list[Span], device: torch.device) -> Tensor:
-    """Return the distance of every moved token, [moved tokens]."""
-    deltas = np.repeat([span.delta for span in spans], [span.length for span in spans])
-    return to_device(torch.from_numpy(deltas.astype(np.int64, copy=False)), device)
 
 
 def _share(window: Window) -> Share:
@@ -196,11 +234,6 @@ def _count(plan: BatchPlan, metrics: Metrics, spans: int) -> None:
     rows = sum(len(holes) for holes in plan.holes)
     metrics.add("rows", rows)
     metrics.observe("rows_per_forward", rows)
-
-
-def _select(ids: Tensor, index: Tensor) -> Tensor:
-    chosen = ids[index]
-    return chosen.pin_memory() if ids.is_pinned() else chosen
 
 
 def to_device(host: Tensor, device: torch.device) -> Tensor:

@@ -63,6 +63,8 @@ class Settings:
         else `irminsul.tiers.MooncakeSettings` needs.
     pool_wait
         Longest time in seconds that a request waits for rows from the store without news.
+    gather
+        Seconds without an arrival for which mostly known requests wait for others of their burst.
     log_interval
         Seconds between two log lines of one kind on the data path.
     test_no_tree_match, test_planner_raises
@@ -105,6 +107,7 @@ class Settings:
     pool_protocol: str = "tcp"
     pool_device: str = ""
     pool_wait: float = 0.05
+    gather: float = 0.002
     log_interval: float = 60.0
     test_no_tree_match: str = ""
     test_planner_raises: str = ""

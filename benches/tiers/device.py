@@ -139,7 +139,7 @@ def check_writer(device: torch.device) -> dict[str, Any]:
     )
     stream = torch.cuda.current_stream() if device.type == "cuda" else None
     writer.path(leaf, root, Namespace(), stream)
-    until(lambda: writer.unlock() or not writer.locked_tokens, 30.0)
+    until(lambda: writer.unlock(writer.copied) or not writer.locked_tokens, 30.0)
     wrong, checked = _compare(pool, np.append(ids, 1), layers, slots)
     writer.close()
     found = {

@@ -37,8 +37,9 @@ class Event:
 def _tiers(monkeypatch: pytest.MonkeyPatch, *, on_gpu: bool) -> Any:
     monkeypatch.setattr(runtime.tiers_rows, "write", lambda host, layers, table: None)
     made = runtime.Tiers.__new__(runtime.Tiers)
-    made._pool = SimpleNamespace(kv_buffer=[SimpleNamespace(is_cuda=on_gpu)])
-    made._table = made._stream = None
+    made._pool = SimpleNamespace(kv_buffer=[])
+    made._on_gpu = on_gpu
+    made._table = None
     made._metrics = Metrics(60.0)
     made._busy = deque()
     return made
@@ -62,7 +63,7 @@ def test_leases_go_when_the_copy_is_over_though_the_batch_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tier, event = HostTier(1 << 20), Event()
-    monkeypatch.setattr(runtime, "_event", lambda: event)
+    monkeypatch.setattr(runtime, "event", lambda: event)
     tiers = _tiers(monkeypatch, on_gpu=True)
     plan = _plan(tier)
     tiers.copy(plan)

@@ -43,12 +43,21 @@ def _request(ids: list[int]) -> Any:
     return SimpleNamespace(origin_input_ids=ids, output_ids=[])
 
 
-def _queue(chunks: Any, local: Namespace | None = NAMESPACE) -> tuple[FetchQueue, Registry]:
+def _queue(
+    chunks: Any, local: Namespace | None = NAMESPACE, *, together: bool = False
+) -> tuple[FetchQueue, Registry]:
     registry = Registry(1 << 16)
     cache = SimpleNamespace(
         lookup_namespace=lambda request: local, mirror=SimpleNamespace(registry=registry)
     )
-    return FetchQueue(chunks, cache, Metrics(60.0), 0.05), registry
+    return FetchQueue(chunks, cache, Metrics(60.0), 0.05, together=together), registry
+
+
+def _pass_by(queue: FetchQueue, choose: Any, scheduler: Any, **kw: Any) -> Any:
+    """Call it as one rank alone does."""
+    waiting = queue.waiting(scheduler.waiting_queue)
+    ready = [queue.ready(request) for request in waiting]
+    return queue.pass_by(waiting, ready, choose, scheduler, **kw)
 
 
 def test_only_what_the_engine_lacks_is_asked_for() -> None:
@@ -111,13 +120,13 @@ def test_others_pass_those_who_wait() -> None:
         scheduler.waiting_queue = [*scheduler.waiting_queue[1:], late]
         return "batch"
 
-    assert queue.pass_by(choose, scheduler, batch=1) == "batch"
+    assert _pass_by(queue, choose, scheduler, batch=1) == "batch"
     assert seen == [[requests[1], requests[3]]]
     assert scheduler.waiting_queue == [requests[0], requests[2], requests[3], late]
     first = coming[0]
     assert first is not None
     first.done = True
-    queue.pass_by(choose, scheduler, batch=1)
+    _pass_by(queue, choose, scheduler, batch=1)
     assert seen[1] == [requests[0], requests[3], late]
     assert scheduler.waiting_queue[0] is requests[2]
     assert chunks.admitted == [first]
@@ -135,7 +144,7 @@ def test_the_queue_is_whole_after_an_error() -> None:
         raise RuntimeError("no batch")
 
     with pytest.raises(RuntimeError, match="no batch"):
-        queue.pass_by(fail, scheduler)
+        _pass_by(queue, fail, scheduler)
     assert scheduler.waiting_queue == requests
 
 
@@ -146,3 +155,52 @@ def test_a_request_enters_once() -> None:
     queue.enter(request, lambda _: NAMESPACE)
     queue.enter(request, lambda _: NAMESPACE)
     assert len(chunks.asked) == 1
+
+
+def test_ranks_let_go_of_the_same_requests() -> None:
+    """One rank has nothing to fetch for a request, the other waits for it: both keep it back."""
+    ranks = []
+    for coming in (Coming(), None):
+        chunks = Chunks()
+        chunks.answer = coming
+        queue, _ = _queue(chunks, together=True)
+        request = _request([1] * 300)
+        queue.enter(request, lambda _: NAMESPACE)
+        scheduler = SimpleNamespace(waiting_queue=[request])
+        ranks.append((queue, scheduler, coming))
+    chosen: list[list[Any]] = []
+
+    def choose(scheduler: Any) -> None:
+        chosen.append(list(scheduler.waiting_queue))
+
+    def round_of_all() -> None:
+        waiting = [queue.waiting(scheduler.waiting_queue) for queue, scheduler, _ in ranks]
+        assert [len(found) for found in waiting] == [1, 1]
+        votes = [
+            [queue.ready(found[0])] for (queue, _, _), found in zip(ranks, waiting, strict=True)
+        ]
+        least = [min(vote[0] for vote in votes)]
+        for (queue, scheduler, _), found in zip(ranks, waiting, strict=True):
+            queue.pass_by(found, least, choose, scheduler)
+
+    round_of_all()
+    assert chosen == [[], []]
+    first = ranks[0][2]
+    assert first is not None
+    first.done = True
+    round_of_all()
+    assert [len(queue) for queue in chosen[2:]] == [1, 1]
+    assert all(not queue.waiting(scheduler.waiting_queue) for queue, scheduler, _ in ranks)
+
+
+def test_a_request_that_was_let_go_may_enter_again() -> None:
+    chunks = Chunks()
+    queue, _ = _queue(chunks)
+    request = _request([1] * 300)
+    scheduler = SimpleNamespace(waiting_queue=[request])
+    for _ in range(2):
+        queue.enter(request, lambda _: NAMESPACE)
+        assert chunks.answer is not None
+        chunks.answer.done = True
+        _pass_by(queue, lambda scheduler: None, scheduler)
+    assert len(chunks.asked) == 2

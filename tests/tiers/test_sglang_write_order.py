@@ -88,7 +88,7 @@ def test_slots_are_read_behind_the_forward_and_the_scheduler(log: list[str]) -> 
     writer.path(_leaf(), "root", Namespace(), Stream(log, "forward"))
     until = time.monotonic() + 30.0
     while writer.locked_tokens and time.monotonic() < until:
-        writer.unlock()
+        writer.unlock(writer.copied)
         time.sleep(0.01)
     writer.close()
     assert log[:4] == ["wait for forward", "wait for scheduler", "enter", "read slots"]

@@ -1,6 +1,6 @@
 """Chunks -> a bounded block of host memory that keeps the ones that are asked for.
 
-Must not know engines or networks. torch is imported only to pin the block for a GPU.
+Must not know engines or networks.
 
 Replacement is SIEVE (NSDI 2024): entries stand in a queue by arrival, a hit sets a mark, and a hand
 that moves from old to new takes the first entry without a mark. One hit costs one store, new text
@@ -12,15 +12,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from irminsul.errors import InvalidParams
 from irminsul.tiers.arena import Arena
 from irminsul.tiers.base import Counts, Receive
 from irminsul.tiers.keys import ChunkRef, RowLayout
+from irminsul.tiers.memory import block_of
 from irminsul.tiers.ticket import Ticket
 from irminsul.tiers.value import ChunkRows, rows_shape
 
@@ -97,7 +96,7 @@ class HostTier:
             raise InvalidParams(f"capacity_bytes must be at least 2**20, got {capacity_bytes}")
         self.counts = Counts()
         self.capacity_bytes = capacity_bytes
-        self._owner, self._block = _block(capacity_bytes, pinned)
+        self._owner, self._block = block_of(capacity_bytes, pinned)
         self._arena = Arena(capacity_bytes)
         self._entries: dict[tuple[bytes, RowLayout], _Entry] = {}
         self._oldest: _Entry | None = None
@@ -284,36 +283,3 @@ def _answered(answers: Sequence[bool]) -> Ticket[bool]:
     for index, answer in enumerate(answers):
         ticket.settle(index, answer)
     return ticket
-
-
-def _block(capacity: int, pinned: bool) -> tuple[Any, NDArray[np.uint8]]:
-    """Return what keeps the memory pinned, and the memory."""
-    block = np.empty(capacity, dtype=np.uint8)
-    return (_Pinned(block) if pinned else None), block
-
-
-class _Pinned:
-    """Keeps `block` page-locked for as long as it lives.
-
-    Registered, not allocated by torch: its allocator rounds up to a power of two, and the bound is
-    the operator's.
-    """
-
-    def __init__(self, block: NDArray[np.uint8]) -> None:
-        self._block = block
-        try:
-            import torch
-
-            self._runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        except (ImportError, RuntimeError, AssertionError) as error:
-            raise InvalidParams(f"memory can be pinned for a GPU only: {error}") from error
-        code = int(self._runtime.cudaHostRegister(block.ctypes.data, block.nbytes, 0))
-        if code:
-            self._runtime = None
-            raise InvalidParams(
-                f"cannot pin {block.nbytes} bytes of host memory: CUDA error {code}"
-            )
-
-    def __del__(self) -> None:
-        if getattr(self, "_runtime", None) is not None:
-            self._runtime.cudaHostUnregister(self._block.ctypes.data)

@@ -53,6 +53,8 @@ class ChunkPool:
         Of lookups.
     pinned : bool
         Page-lock the host tier for a GPU.
+    publishes : bool
+        Write what is kept to the store; False where another process writes the same rows.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class ChunkPool:
         params: ChunkParams | None = None,
         policy: Policy | None = None,
         pinned: bool = False,
+        publishes: bool = True,
     ) -> None:
+        self._publishes = publishes
         self.layout = layout
         self.remote = remote
         self.cost = cost or CostModel()
@@ -149,7 +153,7 @@ class ChunkPool:
             if self.host.put([part]).result()[0]:
                 self.index.add(part.ref, previous, part.base_position, part.hops, part.depth)
         remote, size = self.remote, sum(part.rows.nbytes for part in chunks)
-        if remote is None or not chunks:
+        if remote is None or not chunks or not self._publishes:
             return
         with self._lock:
             if self._asking_bytes + size > _ASKING_BYTES:

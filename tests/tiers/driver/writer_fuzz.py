@@ -49,9 +49,9 @@ class Written(NoTiers):
             max_depth=8,
         )
 
-    def wrote(self, request: Any, leaf: Any, root: Any) -> None:
+    def wrote(self, request: Any, leaf: Any, root: Any, trusted: bool = True) -> None:
         tenant = Namespace(tenant=request.extra_key.split("\0")[0])
-        self.writer.path(leaf, root, tenant, None)
+        self.writer.path(leaf, root, tenant, None, trusted)
 
     def reset(self) -> None:
         self.writer.reset()
@@ -80,7 +80,7 @@ class TierFuzz(Fuzz):
             layer[self.tokens == -1] = -1
 
     def serve(self) -> None:
-        self.tiers.writer.unlock()
+        self.tiers.writer.unlock(self.tiers.writer.copied)
         super().serve()
 
     def look(self) -> None:
@@ -107,7 +107,7 @@ class TierFuzz(Fuzz):
             self.look()
         until = time.monotonic() + 30.0
         while self.tiers.writer.locked_tokens and time.monotonic() < until:
-            self.tiers.writer.unlock()
+            self.tiers.writer.unlock(self.tiers.writer.copied)
             time.sleep(0.01)
         self.look()
         self.facts["locked"] = self.tiers.writer.locked_tokens

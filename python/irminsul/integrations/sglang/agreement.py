@@ -32,8 +32,8 @@ class Agreement:
 
     Notes
     -----
-    `agree`, `all_of`, `least` and `gathered` are collective: every rank of the group has to make the same calls in the
-    same order, also when it has nothing to say.
+    `agree`, `all_of`, `least` and `gathered` are collective: every rank of the group has to make
+    the same calls in the same order, also when it has nothing to say.
     """
 
     def __init__(self, group: Any = None) -> None:

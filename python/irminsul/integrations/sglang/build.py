@@ -156,9 +156,10 @@ def _add_tiers(
     if not (options.host_bytes or options.pool_master):
         return
     _check_tiers(context)
-    from irminsul.integrations.sglang.tiers import runtime as tiers_runtime
+    from irminsul.integrations.sglang.tiers.install import install
+    from irminsul.integrations.sglang.tiers.runtime import Tiers
 
-    cache.tiers = tiers_runtime.Tiers(
+    cache.tiers = Tiers(
         cache,
         context.tp_worker.model_runner.model,
         context.params.token_to_kv_pool_allocator.get_kvcache(),
@@ -167,24 +168,13 @@ def _add_tiers(
         metrics,
         params=ChunkParams(**settings.chunk_overrides(options)),
         policy=policy,
+        agreement=Agreement.of(context),
     )
-    tiers_runtime.install(cache.tiers)
+    install(cache.tiers)
 
 
 def _check_tiers(context: Any) -> None:
-    """Raise `Unsupported` where ranks serve the same requests, or memory may be taken away.
-
-    Copies and fetches end at other times on every rank, and with them what is locked in the tree
-    and who waits in the queue: such ranks would build different batches, and hang. Memory that is
-    released under a copy, or weights that are when the tree is emptied, would be a fault.
-    """
-    ranks = Agreement.of(context).ranks
-    if ranks > 1:
-        raise Unsupported(
-            f"rows beyond the KV pool are kept for one rank alone, and {ranks} serve the same "
-            "requests: unset IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or split requests by "
-            "--enable-dp-attention with --dp-size equal to --tp-size."
-        )
+    """Raise `Unsupported` where memory may be taken away under a copy, which would be a fault."""
     if compat.server_value(context.server_args, "enable_memory_saver", False):
         raise Unsupported(
             "rows are copied while nothing runs, when the memory saver may release them: unset "

@@ -99,8 +99,9 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
                 namespace,
                 moved,
             )
-            if namespace is not None and not self.mirror.broken:
-                self.tiers.wrote(request, result.last_device_node, self.root_node)
+            if namespace is not None:
+                leaf, trusted = result.last_device_node, not self.mirror.broken
+                self.tiers.wrote(request, leaf, self.root_node, trusted)
         return result
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:

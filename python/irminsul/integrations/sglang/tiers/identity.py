@@ -7,6 +7,7 @@ may hold other weights on the next.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,14 @@ def weights_digest(model: Any) -> str:
         step = max(1, flat.numel() // _SAMPLES)
         digest.update(flat[::step][:_SAMPLES].contiguous().view(torch.uint8).cpu().numpy().data)
     return digest.hexdigest()
+
+
+def joined(digests: Sequence[str]) -> str:
+    """Return one digest for the weights of all ranks, each of which holds a part of them."""
+    if len(digests) == 1:
+        return digests[0]
+    parts = "|".join(digests).encode()
+    return hashlib.blake2b(parts, digest_size=16, person=b"irminsul.ranks").hexdigest()
 
 
 def rope_digest(table: RopeTable) -> str:

@@ -5,8 +5,8 @@ Must not import torch or SGLang.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,10 +23,13 @@ class NoTiers:
     def fill(self, window: Window, limits: Limits) -> None:
         """Add what host memory can serve to the spans of `window`."""
 
+    def meet(self, window: Window, limits: Limits) -> None:
+        """Leave `window` what every rank has; collective."""
+
     def copy(self, plan: BatchPlan) -> None:
         """Write the rows that `plan` takes from host memory."""
 
-    def wrote(self, request: Any, leaf: Any, root: Any) -> None:
+    def wrote(self, request: Any, leaf: Any, root: Any, trusted: bool = True) -> None:
         """Note what a request has put in the tree."""
 
     def reset(self) -> None:
@@ -39,7 +42,6 @@ class NoTiers:
         """Let the scheduler choose a prefill batch."""
         return original(scheduler, *args, **kw)
 
-    @contextmanager
-    def timing(self, forward_batch: Any) -> Iterator[None]:
+    def timing(self, forward_batch: Any) -> AbstractContextManager[None]:
         """Measure a forward."""
-        yield
+        return nullcontext()

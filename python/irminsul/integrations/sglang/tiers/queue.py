@@ -5,12 +5,15 @@ Knows the scheduler's queue and a registry; must not know trees, batches or tens
 A request is fetched for when it enters the queue. While its chunks are on their way it stays in the
 queue and others pass it, at most as long as computing them would take and never longer than the
 patience without news. What comes later is a hole for this request and a hit for the next.
+
+Ranks that serve the same requests must let the same ones go in the same round, so all of them vote
+on every request that may wait on one of them, and it goes when all are ready for it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,40 +37,83 @@ class FetchQueue:
         Counts ``tier_held_requests`` and ``tier_fallbacks``.
     patience_s : float
         Longest time a request waits without news.
+    together : bool
+        Other ranks fetch for the same requests.
     """
 
-    def __init__(self, chunks: ChunkPool, cache: Any, metrics: Metrics, patience_s: float) -> None:
+    def __init__(
+        self,
+        chunks: ChunkPool,
+        cache: Any,
+        metrics: Metrics,
+        patience_s: float,
+        *,
+        together: bool = False,
+    ) -> None:
         self._chunks = chunks
         self._cache = cache
         self._metrics = metrics
         self._patience_s = patience_s
+        self._together = together
 
     def enter(self, request: Any, namespace_of: Callable[[Any], Any]) -> None:
         """After a request has entered the queue: start to fetch. Never raises."""
+        if getattr(request, "irm_waits", False):
+            return
+        request.irm_prefetch = None
         try:
-            if getattr(request, "irm_prefetch", None) is None:
-                request.irm_prefetch = self._start(request, namespace_of)
+            request.irm_waits_since = time.monotonic()
+            request.irm_prefetch = self._start(request, namespace_of)
         except Exception:
             self._metrics.fallback("tier_fetch", "nothing is fetched for this request")
+        request.irm_waits = self._together or request.irm_prefetch is not None
 
-    def pass_by(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kw: Any) -> Any:
-        """Around the scheduler's choice of a prefill batch: without requests that still wait."""
-        queue = scheduler.waiting_queue
-        waiting = [request for request in queue if self._waits(request)]
-        if not waiting:
+    def waiting(self, queue: Iterable[Any]) -> list[Any]:
+        """Return the requests of `queue` that may have to wait, in its order."""
+        return [request for request in queue if getattr(request, "irm_waits", False)]
+
+    def ready(self, request: Any) -> bool:
+        """Return whether nothing keeps `request` waiting here."""
+        prefetch: Prefetch | None = request.irm_prefetch
+        return prefetch is None or prefetch.done
+
+    def pass_by(
+        self,
+        waiting: Sequence[Any],
+        ready: Sequence[bool],
+        original: Callable[..., Any],
+        scheduler: Any,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        """Around the scheduler's choice of a prefill batch: without requests that still wait.
+
+        Parameters
+        ----------
+        waiting, ready
+            From `waiting`, and for each whether it goes; the same on every rank.
+        original, scheduler, args, kw
+            SGLang's call.
+        """
+        for request, goes in zip(waiting, ready, strict=True):
+            if goes:
+                self._let_go(request)
+        held = {id(request) for request, goes in zip(waiting, ready, strict=True) if not goes}
+        if not held:
             return original(scheduler, *args, **kw)
         # The scheduler may have nothing else to do and spin: the threads that fetch need the lock
         # that Python holds meanwhile.
         time.sleep(0)
+        queue = scheduler.waiting_queue
         places = {id(request): place for place, request in enumerate(queue)}
-        held = {id(request) for request in waiting}
+        kept = [request for request in queue if id(request) in held]
         scheduler.waiting_queue = [request for request in queue if id(request) not in held]
         try:
             return original(scheduler, *args, **kw)
         finally:
             # New ones, which the call itself may add, go to the end as they would have.
             scheduler.waiting_queue = sorted(
-                [*waiting, *scheduler.waiting_queue],
+                [*kept, *scheduler.waiting_queue],
                 key=lambda request: places.get(id(request), len(places)),
             )
 
@@ -81,16 +127,14 @@ class FetchQueue:
         registry = self._cache.mirror.registry
         with registry.lookup(tokens, namespace=local) as plan:
             holes = [(p.start, p.end) for p in plan.segments if isinstance(p, Compute)]
-        request.irm_waits_since = time.monotonic()
         return self._chunks.prefetch(namespace_of(request), tokens, holes, self._patience_s)
 
-    def _waits(self, request: Any) -> bool:
-        prefetch: Prefetch | None = getattr(request, "irm_prefetch", None)
+    def _let_go(self, request: Any) -> None:
+        """Make findable what has come for `request`, which waits no longer."""
+        prefetch: Prefetch | None = request.irm_prefetch
+        request.irm_prefetch, request.irm_waits = None, False
         if prefetch is None:
-            return False
-        if not prefetch.done:
-            return True
-        request.irm_prefetch = None
+            return
         try:
             self._chunks.admit(prefetch)
         except Exception:
@@ -98,7 +142,6 @@ class FetchQueue:
         waited = time.monotonic() - request.irm_waits_since
         self._metrics.add("tier_held_requests", 1)
         self._metrics.observe("tier_wait_seconds", waited)
-        return False
 
 
 def prompt(request: Any) -> NDArray[np.int64]:

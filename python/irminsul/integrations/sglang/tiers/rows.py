@@ -33,6 +33,9 @@ class HostRows:
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
+        self.key = lease.chunk.ref.key
+        # Tells it from other chunks in a digest of numbers.
+        self.number = int.from_bytes(self.key[:7], "little")
 
     def tensor(self, dtype: torch.dtype) -> Tensor:
         """Return the rows, [layers, tokens, row], a view of host memory."""

@@ -2,25 +2,31 @@
 
 Knows the other tier files, the planner's windows and SGLang's requests; decides nothing about
 chunks, locks or copies itself.
+
+Several ranks may serve the same requests. What decides the shape of a batch is then the same on
+all of them: who still waits and what is locked, by a vote in every round in which there is either;
+which rows a prompt takes from host memory, by what all have. The rest is each rank's own.
 """
 
 from __future__ import annotations
 
-import time
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from irminsul import ChunkParams, Namespace, Policy
-from irminsul.errors import HostMismatch, Unsupported
+from irminsul.errors import Unsupported
+from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings, store_fields
 from irminsul.integrations.sglang.spans import BatchPlan, HostCopy, Limits, Span, Window
-from irminsul.integrations.sglang.tiers import identity
+from irminsul.integrations.sglang.tiers import common, identity
 from irminsul.integrations.sglang.tiers import rows as tiers_rows
+from irminsul.integrations.sglang.tiers.clock import PrefillClock, event
 from irminsul.integrations.sglang.tiers.off import NoTiers
 from irminsul.integrations.sglang.tiers.queue import FetchQueue, prompt
 from irminsul.integrations.sglang.tiers.rows import HostRows
@@ -33,13 +39,8 @@ if TYPE_CHECKING:
 
 Call = Callable[..., Any]
 
-_ENTER = "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue"
-_CHOOSE = "sglang.srt.managers.scheduler.Scheduler._get_new_batch_prefill_raw"
-
 _DEFAULT_HOST_BYTES = 1 << 30
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-# A forward of fewer tokens says more about its overhead than about the price of a token.
-_TIMED_TOKENS = 128
 
 
 class Tiers(NoTiers):
@@ -59,6 +60,8 @@ class Tiers(NoTiers):
         What to do, and what to count.
     params, policy
         Of chunks and lookups; the same as the registry's.
+    agreement
+        Of the ranks that serve the same requests.
 
     Raises
     ------
@@ -78,18 +81,21 @@ class Tiers(NoTiers):
         metrics: Metrics,
         params: ChunkParams,
         policy: Policy,
+        agreement: Agreement,
     ) -> None:
         self.enabled = True
+        self._agreement = agreement
+        together = agreement.ranks > 1
         self._cache = cache
         self._model = model
         self._pool = pool
         self._table = table
         self._metrics = metrics
         self._cost = CostModel()
-        self._stream: Any = None
-        self._timed: deque[tuple[int, Any, Any]] = deque()
         self._busy: deque[tuple[Any, HostCopy]] = deque()
         layers = pool.kv_buffer
+        self._on_gpu = layers[0].device.type == "cuda"
+        self._clock = PrefillClock(self._cost, on_gpu=self._on_gpu)
         if layers[0].dtype not in _DTYPES:
             raise Unsupported(
                 f"rows of {layers[0].dtype} cannot leave the KV pool yet: unset "
@@ -102,9 +108,11 @@ class Tiers(NoTiers):
             self._cost,
             params=params,
             policy=policy,
-            pinned=layers[0].device.type == "cuda",
+            pinned=self._on_gpu,
+            # Rows of MLA are the same on every rank, so one writes them to the store for all.
+            publishes=agreement.first,
         )
-        self.queue = FetchQueue(self.chunks, cache, metrics, settings.pool_wait)
+        self.queue = FetchQueue(self.chunks, cache, metrics, settings.pool_wait, together=together)
         self._writer = WriteBehind(
             self.chunks,
             layers,
@@ -114,8 +122,12 @@ class Tiers(NoTiers):
             most_tokens=int(pool.size) // 4,
             max_chunk=params.max,
             max_depth=policy.max_depth - 1,
+            together=together,
         )
-        self._identity = self._identify()
+        # None until a request comes: the first one, or the first after a change.
+        self._identity: dict[str, str] | None = None
+        # The tree holds rows of weights that were replaced under it.
+        self._mixed = False
 
     def fill(self, window: Window, limits: Limits) -> None:
         """Add what host memory can serve of the holes of `window` to its spans. Never raises."""
@@ -125,6 +137,8 @@ class Tiers(NoTiers):
             self._metrics.fallback("tier_plan", "rows in host memory are not used this time")
 
     def _fill(self, window: Window, limits: Limits) -> None:
+        if self._identity is None:
+            return
         namespace = self._namespace(window.request)
         tokens = prompt(window.request)
         found: list[Span] = []
@@ -140,6 +154,17 @@ class Tiers(NoTiers):
         if found:
             window.spans = sorted([*window.spans, *found], key=lambda span: span.start)
 
+    def meet(self, window: Window, limits: Limits) -> None:
+        """Leave `window` the rows in host memory that every rank has; collective."""
+        everyone = self._agreement.gathered(common.described(window.spans))
+        kept = [span for span in window.spans if not span.on_host]
+        try:
+            spans = common.shared(window.spans, everyone)
+            kept += [span for span in spans if span.length >= limits.min_span]
+        except Exception:
+            self._metrics.fallback("tier_plan", "rows in host memory are not used this time")
+        window.spans = sorted(kept, key=lambda span: span.start)
+
     def copy(self, plan: BatchPlan) -> None:
         """Write the rows that `plan` takes from host memory, on the forward stream."""
         # A batch may live on for long as the one that decodes: its plan must hold no leases then.
@@ -148,16 +173,29 @@ class Tiers(NoTiers):
             return
         tiers_rows.write(host, self._pool.kv_buffer, self._table)
         self._metrics.add("tier_reused_tokens", host.tokens)
-        if self._pool.kv_buffer[0].is_cuda:
-            copied = _event()
+        if self._on_gpu:
+            copied = event()
             copied.record()
             # Its leases must outlive the copy, whatever happens to the batch.
             self._busy.append((copied, host))
 
-    def wrote(self, request: Any, leaf: Any, root: Any) -> None:
-        """Write the new chunks on the path of `request` behind. Never raises."""
+    def wrote(self, request: Any, leaf: Any, root: Any, trusted: bool = True) -> None:
+        """Write the new chunks on the path of `request` behind. Never raises.
+
+        Parameters
+        ----------
+        request
+            Has just put rows in the tree.
+        leaf, root
+            Ends of its path.
+        trusted
+            What is recorded about the path is true; otherwise nothing of it is copied.
+        """
+        if self._mixed or self._identity is None:
+            return
         try:
-            self._writer.path(leaf, root, self._namespace(request), self._stream)
+            namespace = self._namespace(request)
+            self._writer.path(leaf, root, namespace, self._clock.stream, trusted)
         except Exception:
             self._metrics.fallback("tier_write", "rows were not copied to the tiers")
 
@@ -165,39 +203,40 @@ class Tiers(NoTiers):
         """Empty the host tier and name the model anew; the store keeps what is under old names."""
         self._writer.reset()
         self.chunks.clear()
-        self._identity = self._identify()
+        self._identity = None
+        self._mixed = False
+
+    def new_weights(self) -> None:
+        """Before the weights change: other rows have another name from now on.
+
+        Until the tree is emptied it holds rows of both, and rows that saw both: nothing is written.
+        """
+        self._identity = None
+        self._mixed = True
 
     def enter(self, request: Any) -> None:
         """Start to fetch for a request that has entered the waiting queue."""
+        self._name()
         self.queue.enter(request, self._namespace)
 
     def pass_by(self, original: Call, scheduler: Any, *args: Any, **kw: Any) -> Any:
         """Let the scheduler choose among the requests that wait for no fetch."""
-        self._writer.unlock()
+        if scheduler.waiting_queue:
+            self._name()
         self._let_go()
-        self._learn()
+        self._clock.learn()
         self._sample()
-        return self.queue.pass_by(original, scheduler, *args, **kw)
+        waiting = self.queue.waiting(scheduler.waiting_queue)
+        votes = [self._writer.copied, *(self.queue.ready(request) for request in waiting)]
+        if waiting or self._writer.locked_tokens:
+            votes = self._agreement.least(votes)
+        self._writer.unlock(votes[0])
+        ready = [bool(vote) for vote in votes[1:]]
+        return self.queue.pass_by(waiting, ready, original, scheduler, *args, **kw)
 
-    @contextmanager
-    def timing(self, forward_batch: Any) -> Iterator[None]:
+    def timing(self, forward_batch: Any) -> AbstractContextManager[None]:
         """Learn from a prefill what a token costs."""
-        if self._pool.kv_buffer[0].is_cuda:
-            self._stream = torch.cuda.current_stream()
-        tokens = int(getattr(forward_batch, "extend_num_tokens", None) or 0)
-        if not forward_batch.forward_mode.is_extend() or tokens < _TIMED_TOKENS:
-            yield
-            return
-        if not self._pool.kv_buffer[0].is_cuda:
-            began = time.perf_counter()
-            yield
-            self._cost.computed(tokens, time.perf_counter() - began)
-            return
-        began, ended = _event(), _event()
-        began.record()
-        yield
-        ended.record()
-        self._timed.append((tokens, began, ended))
+        return self._clock.timing(forward_batch)
 
     def close(self) -> None:
         """Give threads, memory and processes back."""
@@ -208,11 +247,6 @@ class Tiers(NoTiers):
         """Give back the leases of copies that are over."""
         while self._busy and self._busy[0][0].query():
             self._busy.popleft()
-
-    def _learn(self) -> None:
-        while self._timed and self._timed[0][2].query():
-            tokens, began, ended = self._timed.popleft()
-            self._cost.computed(tokens, began.elapsed_time(ended) / 1e3)
 
     def _sample(self) -> None:
         """Publish the tiers' own counts, at most once a second."""
@@ -228,22 +262,34 @@ class Tiers(NoTiers):
 
     def _namespace(self, request: Any) -> Namespace:
         known: tuple[object, Namespace] | None = getattr(request, "irm_pool_namespace", None)
-        if known is None or known[0] is not self._identity:
-            space = Namespace(**self._cache.namespace_fields(request), **self._identity)
-            known = request.irm_pool_namespace = (self._identity, space)
+        named = self._identity
+        assert named is not None  # callers have looked
+        if known is None or known[0] is not named:
+            space = Namespace(**self._cache.namespace_fields(request), **named)
+            known = request.irm_pool_namespace = (named, space)
         return known[1]
 
-    def _identify(self) -> dict[str, str]:
+    def _name(self) -> None:
+        """Find out whose rows these are, if that is open; collective, so every rank must ask.
+
+        Not when the tree is emptied: weights may be away at that moment, or half replaced.
+        """
+        if self._identity is not None:
+            return
         layout = self.chunks.layout
-        return {
-            "model": f"weights-{identity.weights_digest(self._model)}",
+        digests = self._agreement.gathered(self._digest())
+        self._identity = {
+            "model": f"weights-{identity.joined(digests)}",
             "kv_layout": f"{layout.name}-{layout.layers}x{layout.row_bytes}",
             "rope": f"rope-{identity.rope_digest(self._table)}",
         }
 
-
-def _event() -> Any:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    def _digest(self) -> str:
+        try:
+            return identity.weights_digest(self._model)
+        except Exception:
+            self._metrics.fallback("tier_identity", "rows of this engine are nobody else's")
+            return uuid.uuid4().hex
 
 
 def _store(settings: Settings, cost: CostModel) -> MooncakeTier | None:
@@ -251,31 +297,3 @@ def _store(settings: Settings, cost: CostModel) -> MooncakeTier | None:
         return None
     where = MooncakeSettings(**store_fields(settings))
     return MooncakeTier(where, cost.transferred)
-
-
-def install(tiers: Tiers) -> None:
-    """Put hooks on the scheduler's queue in this process.
-
-    Raises
-    ------
-    HostMismatch
-        SGLang did not apply a hook.
-
-    Notes
-    -----
-    Here and not where the other hooks are registered: without tiers nothing of this exists.
-    """
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    def entered(result: Any, scheduler: Any, request: Any, *_: Any, **__: Any) -> None:
-        tiers.enter(request)
-
-    HookRegistry.register(_ENTER, entered, HookType.AFTER)
-    HookRegistry.register(_CHOOSE, tiers.pass_by, HookType.AROUND)
-    HookRegistry.apply_hooks()
-    missing = [target for target in (_ENTER, _CHOOSE) if target not in HookRegistry._patched]
-    if missing:
-        raise HostMismatch(
-            f"SGLang did not apply irminsul's hooks on {', '.join(missing)}; its log above says "
-            "why. Unset IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or use another version."
-        )

@@ -5,6 +5,10 @@ Knows the tree's nodes and locks; must not know batches, plans or how tiers work
 The scheduler's thread only notes which rows to copy and locks their nodes; a thread of its own
 copies, on a stream of its own where there is a GPU. Locks are taken and given back by the
 scheduler's thread alone, since the tree belongs to it: `unlock` is called every round.
+
+Ranks that serve the same requests note the same paths in the same order and must hold the same
+locks, or they would build different batches. So whether a path is locked follows from the requests
+alone, and locks go by number, up to one that all ranks have copied.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from torch import Tensor
 
 from irminsul import Namespace
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.nodes import record_of
+from irminsul.integrations.sglang.tiers.paths import depths_of, offered, path_to
 from irminsul.tiers import ChunkPool, ChunkRef, ChunkRows
 
 # Bytes that are copied between two looks at whether anybody still wants them.
@@ -42,10 +46,9 @@ class _Item:
 
 @dataclass
 class _Job:
-    leaf: Any
+    number: int
     values: list[Tensor]
     items: list[_Item]
-    tokens: int
     generation: int
     # CUDA events: rows and slots are there once these have happened.
     made: tuple[Any, ...]
@@ -71,6 +74,8 @@ class WriteBehind:
         Longest chunk in tokens.
     max_depth : int
         Deepest approximation that is worth sharing.
+    together : bool
+        Other ranks note the same paths: what this one has to copy does not decide what it locks.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class WriteBehind:
         most_tokens: int,
         max_chunk: int,
         max_depth: int,
+        together: bool = False,
     ) -> None:
         self._chunks = chunks
         self._layers = layers
@@ -91,10 +97,14 @@ class WriteBehind:
         self._most_tokens = most_tokens
         self._max_chunk = max_chunk
         self._max_depth = max_depth
+        self._together = together
         self._locked = 0
         self._generation = 0
+        self._noted = 0
+        self._copied = 0
         self._jobs: deque[_Job] = deque()
-        self._over: deque[_Job] = deque()
+        # Number, leaf and tokens of each path that is locked; the scheduler's thread alone.
+        self._held: deque[tuple[int, Any, int]] = deque()
         self._changed = threading.Condition()
         self._keeping = threading.Lock()
         self._closed = False
@@ -110,7 +120,14 @@ class WriteBehind:
         """Tokens of paths that are being copied or wait for it."""
         return self._locked
 
-    def path(self, leaf: Any, root: Any, namespace: Namespace, stream: Any) -> None:
+    @property
+    def copied(self) -> int:
+        """Number of the last path that has been copied, or was given up."""
+        return self._copied
+
+    def path(
+        self, leaf: Any, root: Any, namespace: Namespace, stream: Any, trusted: bool = True
+    ) -> None:
         """Note the new chunks between `root` and `leaf`; they are copied soon.
 
         Parameters
@@ -121,9 +138,11 @@ class WriteBehind:
             Of the pool.
         stream : torch.cuda.Stream, optional
             On which the rows were, or are still being, written.
+        trusted : bool
+            What is recorded about the nodes is true; otherwise nothing is copied.
         """
-        nodes = _path(leaf, root)
-        fresh = next((i for i, node in enumerate(nodes) if not _offered(node)), None)
+        nodes = path_to(leaf, root)
+        fresh = next((i for i, node in enumerate(nodes) if not offered(node)), None)
         if fresh is None:
             return
         starts = [0]
@@ -133,8 +152,8 @@ class WriteBehind:
             node.irm_offered = True
         # The end of what was offered before cut a chunk, which may be whole now.
         holes = [(max(0, starts[fresh] - self._max_chunk), starts[-1])]
-        items = self._items(nodes, starts, namespace, holes)
-        if not items:
+        items = self._items(nodes, starts, namespace, holes) if trusted else []
+        if not items and not self._together:
             return
         unordered = self._stream is not None and stream is None
         # A path alone may take twice the bound: the longest prompts are worth sharing most.
@@ -145,26 +164,28 @@ class WriteBehind:
         made = self._made(stream)
         self._cache.inc_lock_ref(leaf)
         self._locked += starts[-1]
+        self._noted += 1
+        self._held.append((self._noted, leaf, starts[-1]))
         values = [node.value for node in nodes]
-        job = _Job(leaf, values, items, starts[-1], self._generation, made)
+        job = _Job(self._noted, values, items, self._generation, made)
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
 
-    def unlock(self) -> None:
-        """Give the locks of finished copies back; for the scheduler's thread."""
-        while self._over:
-            job = self._over.popleft()
-            if job.generation == self._generation:
-                self._cache.dec_lock_ref(job.leaf)
-                self._locked -= job.tokens
+    def unlock(self, number: int) -> None:
+        """Give the locks up to path `number` back, which is copied; for the scheduler's thread."""
+        while self._held and self._held[0][0] <= number:
+            _, leaf, tokens = self._held.popleft()
+            self._cache.dec_lock_ref(leaf)
+            self._locked -= tokens
 
     def reset(self) -> None:
         """Forget everything: the tree was emptied, and its rows will be other rows."""
         with self._keeping, self._changed:
             self._generation += 1
             self._jobs.clear()
-            self._over.clear()
+            self._held.clear()
+            self._copied = self._noted
             self._locked = 0
 
     def close(self) -> None:
@@ -191,10 +212,24 @@ class WriteBehind:
         namespace: Namespace,
         holes: list[tuple[int, int]],
     ) -> list[_Item]:
+        """Return what to copy; a failure is nothing, since the lock must not depend on it."""
+        try:
+            return self._wanted(nodes, starts, namespace, holes)
+        except Exception:
+            self._metrics.fallback("tier_write", "rows were not copied to the tiers")
+            return []
+
+    def _wanted(
+        self,
+        nodes: list[Any],
+        starts: list[int],
+        namespace: Namespace,
+        holes: list[tuple[int, int]],
+    ) -> list[_Item]:
         tokens = np.concatenate([np.array(n.key.raw_token_ids(), dtype=np.int64) for n in nodes])
         if len(tokens) != starts[-1]:
             return []
-        depths = _depths(nodes, len(tokens))
+        depths = depths_of(nodes, len(tokens))
         found = []
         for part in self._chunks.chunks(namespace, tokens, holes):
             rows = depths[part.start : part.start + len(part.ref.tokens)]
@@ -217,7 +252,9 @@ class WriteBehind:
                     self._copy(job)
             except Exception:
                 self._metrics.fallback("tier_write", "rows were not copied to the tiers")
-            self._over.append(job)
+            with self._changed:
+                # After a reset it stands higher already.
+                self._copied = max(self._copied, job.number)
 
     def _behind(self, made: tuple[Any, ...]) -> Any:
         """Return a block all of whose work on the GPU comes after `made`, on the own stream."""
@@ -267,33 +304,3 @@ class WriteBehind:
             rows = pinned
         found: NDArray[np.uint8] = rows.view(torch.uint8).numpy()
         return found
-
-
-def _path(leaf: Any, root: Any) -> list[Any]:
-    nodes = []
-    while leaf is not root:
-        nodes.append(leaf)
-        leaf = leaf.parent
-    return nodes[::-1]
-
-
-def _offered(node: Any) -> bool:
-    return bool(getattr(node, "irm_offered", False))
-
-
-def _depths(nodes: list[Any], total: int) -> NDArray[np.int64]:
-    """Return the depth of each row; -1 where a row was moved here or nothing is known of it.
-
-    What was moved here came from somewhere that has offered it, in the context it was computed in.
-    """
-    depths = np.full(total, -1, dtype=np.int64)
-    position = 0
-    for node in nodes:
-        record = record_of(node)
-        at = position
-        for segment in record.segments if record is not None else ():
-            if segment.hops == 0 and segment.key is not None:
-                depths[at : at + segment.length] = segment.depth
-            at += segment.length
-        position += len(node.key)
-    return depths

@@ -6,6 +6,7 @@ where a model asks for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 NAME = "irminsul"
@@ -24,10 +25,39 @@ def register() -> None:
     register_attention_backend(NAME)(_create)
     if NAME not in server_args.ATTENTION_BACKEND_CHOICES:
         server_args.add_attention_backend_choices([NAME])
+    if NAME not in server_args.CHUNKED_PREFIX_CACHE_SUPPORTED_ATTENTION_BACKENDS:
+        server_args.add_chunked_prefix_cache_attention_backend(NAME)
+
+
+def decompresses() -> bool:
+    """Return whether prefill has the decompressed form too, which is flashinfer's."""
+    from sglang.srt.utils import is_flashinfer_available
+
+    return bool(is_flashinfer_available())
 
 
 def _create(runner: Any) -> Any:
-    """Build the backend for a model runner, and have its MLA layers hand over absorbed queries."""
+    """Build the backend for a model runner, and tell SGLang's MLA layers what it takes."""
+    from sglang.srt.models.deepseek_common import utils
+    from sglang.srt.models.deepseek_common.attention_backend_handler import (
+        AttentionBackendRegistry,
+    )
+
+    from irminsul.integrations.sglang.attention_backend import IrminsulAttentionBackend
+
+    backend = IrminsulAttentionBackend(runner)
+    AttentionBackendRegistry.register(NAME, _form_for(backend.decompressed is not None))
+    # Backends on this list get queries and rows in two parts. Layers that scale their queries
+    # (llama_4_scaling) do so only for backends that get them whole.
+    apart = utils.FORWARD_ABSORB_CORE_ATTENTION_BACKENDS
+    scaled = getattr(runner.model_config.hf_config, "llama_4_scaling", None)
+    if NAME not in apart and not scaled:
+        apart.append(NAME)
+    return backend
+
+
+def _form_for(decompresses: bool) -> Callable[[Any, Any], Any]:
+    """Return SGLang's choice of a batch's form: flashinfer's, where its prefill is at hand."""
     from sglang.srt.models.deepseek_common.attention_backend_handler import (
         AttentionBackendRegistry,
     )
@@ -35,7 +65,10 @@ def _create(runner: Any) -> Any:
         AttnForwardMethod,
     )
 
-    from irminsul.integrations.sglang.attention_backend import IrminsulAttentionBackend
+    def choose(attention: Any, forward_batch: Any) -> Any:
+        if not decompresses:
+            return AttnForwardMethod.MLA
+        # Asked for each time: the cache backend may have wrapped it, for batches with holes.
+        return AttentionBackendRegistry.get_handler("flashinfer")(attention, forward_batch)
 
-    AttentionBackendRegistry.register(NAME, lambda attention, batch: AttnForwardMethod.MLA)
-    return IrminsulAttentionBackend(runner)
+    return choose

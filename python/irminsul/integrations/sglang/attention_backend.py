@@ -2,9 +2,11 @@
 
 Knows SGLang's attention interface and pools; must not know how keys are tiled or computed.
 
-Every batch is served in absorbed form, decode and extend alike, so a hole batch of the cache
-backend is just rows with prefixes of their own. Decode may be captured into CUDA graphs: the tile
-table and the division of work are made on the device, inside the graph.
+The kernel takes decode and extend alike in absorbed form, so a hole batch of the cache backend is
+just rows with prefixes of their own. Decode may be captured into CUDA graphs: the tile table and
+the division of work are made on the device, inside the graph. Prefill for which SGLang prefers the
+decompressed form, of cold prompts above all, is flashinfer's where that is installed; it takes a
+third of the arithmetic there.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from irminsul.attention import mla_attention
 from irminsul.errors import Unsupported
+from irminsul.integrations.sglang import attention
 from irminsul.integrations.sglang.attention_rows import (
     Rows,
     decode_rows,
@@ -25,6 +28,8 @@ from irminsul.integrations.sglang.attention_rows import (
     refusals,
 )
 from irminsul.native import supports_device
+
+_ROW = 576  # numbers of a key, and of an absorbed query
 
 
 class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
@@ -59,9 +64,12 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         self.page_size = int(runner.page_size)
         self.draft_tokens = int(runner.server_args.speculative_num_draft_tokens or 0)
         self.rows: Rows | None = None
+        self.decompressed = _decompressed(runner) if on_gpu else None
+        self._decompressed_planned = False
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
         """Find out which keys every row of the batch sees."""
+        self._decompressed_planned = False
         mode = forward_batch.forward_mode
         slots = self.req_to_token_pool.req_to_token
         sequences = forward_batch.req_pool_indices
@@ -92,6 +100,11 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         """Return the length of padding rows: one key, the pool's unused row."""
         return 1
 
+    def init_mha_chunk_metadata(self, forward_batch: Any, *flags: Any, **options: Any) -> None:
+        """Plan the prefix of a batch that SGLang chose the decompressed form for."""
+        prefill = self._planned(forward_batch)
+        prefill.init_mha_chunk_metadata(forward_batch, *flags, **options)
+
     def forward_extend(
         self,
         q: Tensor,
@@ -120,18 +133,56 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         """
         if layer.logit_cap:
             raise Unsupported("--attention-backend irminsul has no soft cap on scores")
-        heads, latent = layer.tp_q_head_num, layer.v_head_dim
-        if q_rope is not None:
-            parts = q.view(-1, heads, latent), q_rope.view(-1, heads, layer.head_dim - latent)
-            q = torch.cat(parts, dim=-1)
-        if k is not None and k_rope is not None:
-            k = torch.cat([k.view(-1, 1, latent), k_rope.view(len(k), 1, -1)], dim=-1)
-        if save_kv_cache and k is not None:
-            location = _write_location(forward_batch.out_cache_loc)
-            self.token_to_kv_pool.set_kv_buffer(layer, location, k, v)
-        return self._attend(q.reshape(-1, heads, layer.head_dim), layer).flatten(1)
+        if layer.head_dim != _ROW:
+            prefill = self._planned(forward_batch)
+            out: Tensor = prefill.forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
+            return out
+        writes = save_kv_cache and k is not None
+        slots = forward_batch.out_cache_loc
+        if q_rope is None:
+            if writes:
+                self.token_to_kv_pool.set_kv_buffer(layer, _write_location(slots), k, v)
+            q = q.reshape(-1, layer.tp_q_head_num, _ROW)
+        else:
+            q = self._join(q, q_rope, k if writes else None, k_rope, layer, slots)
+        return self._attend(q, layer).flatten(1)
 
     forward_decode = forward_extend
+
+    def _join(
+        self,
+        q: Tensor,
+        q_rope: Tensor,
+        k: Tensor | None,
+        k_rope: Tensor | None,
+        layer: Any,
+        slots: Tensor,
+    ) -> Tensor:
+        """Put the parts of the queries together, and write those of new rows to the pool."""
+        latent, rope = layer.v_head_dim, layer.head_dim - layer.v_head_dim
+        q = q.view(-1, layer.tp_q_head_num, latent)
+        q_rope = q_rope.view(-1, layer.tp_q_head_num, rope)
+        new = None
+        if k is not None and k_rope is not None:
+            rows = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+            new = (k.view(-1, 1, latent), k_rope.view(-1, 1, rope), rows, slots)
+        if q.is_cuda and (new is None or len(slots) == len(new[0]) == len(q)):
+            from irminsul.integrations.sglang.attention_kernels import join
+
+            return join(q, q_rope, new)
+        if new is not None:
+            both = torch.cat(new[:2], dim=-1)
+            self.token_to_kv_pool.set_kv_buffer(layer, _write_location(slots), both, new[0])
+        return torch.cat([q, q_rope], dim=-1)
+
+    def _planned(self, forward_batch: Any) -> Any:
+        """Return flashinfer's prefill, which looks at a batch when its first layer needs it."""
+        if self.decompressed is None:
+            raise RuntimeError("a decompressed batch without flashinfer's prefill")
+        if not self._decompressed_planned:
+            self.decompressed.init_forward_metadata(forward_batch)
+            self._decompressed_planned = True
+        return self.decompressed
 
     def _attend(self, q: Tensor, layer: Any) -> Tensor:
         rows = self.rows
@@ -148,6 +199,15 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
             plan=rows.plan(q.shape[0], q.shape[1]),
         )
         return out
+
+
+def _decompressed(runner: Any) -> Any:
+    """Return SGLang's flashinfer backend for prefill, or None where it is not installed."""
+    if not attention.decompresses():
+        return None
+    from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
+
+    return FlashInferMLAAttnBackend(runner)
 
 
 def _write_location(slots: Tensor) -> Any:

@@ -5,6 +5,7 @@ Plain tensors in and out: must not import SGLang, nor know layers or kernels.
 The pool's rows stand 64 to a page of ours, whatever the engine's page size: a token's slot is
 ``page * 64 + offset``. With engine pages of 64 a row's tiles are its pages. With smaller ones they
 are found from its slots, neighbours joined, so that a sequence allocated in one go has as few.
+On a GPU both read SGLang's table of slots in place; nothing of its width is gathered.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from irminsul.attention import (
     PAGE_SIZE,
     KeySpan,
     TileTable,
-    build_tiles,
     plan_attention,
     tiles_from_pages,
     tiles_from_spans,
@@ -81,11 +81,14 @@ def decode_rows(slots: Tensor, sequences: Tensor, lengths: Tensor, tokens: int, 
     page : int
         Token slots that the engine allocates together.
     """
-    rows = len(sequences)
-    lengths = lengths.to(torch.int32)
-    indptr = torch.arange(0, (rows + 1) * tokens, tokens, dtype=torch.int32, device=slots.device)
     table = _tiles(slots, sequences, lengths, page)
-    return Rows(table, indptr, lengths - tokens, tokens)
+    if slots.is_cuda:
+        from irminsul.integrations.sglang.attention_kernels import last_tokens
+
+        return Rows(table, *last_tokens(lengths, tokens), tokens)
+    end = (len(sequences) + 1) * tokens
+    indptr = torch.arange(0, end, tokens, dtype=torch.int32, device=slots.device)
+    return Rows(table, indptr, lengths.to(torch.int32) - tokens, tokens)
 
 
 def extend_rows(
@@ -121,16 +124,14 @@ def extend_rows(
 
 def _tiles(slots: Tensor, sequences: Tensor, lengths: Tensor, page: int) -> TileTable:
     """Keys at positions ``0 .. length`` of each row's sequence."""
+    if slots.is_cuda:
+        from irminsul.integrations.sglang.attention_kernels import page_tiles, slot_tiles
+
+        return (page_tiles if page == PAGE_SIZE else slot_tiles)(slots, sequences, lengths)
     if page == PAGE_SIZE:
         pages = (slots[:, ::PAGE_SIZE][sequences] // PAGE_SIZE).int()
-        return (
-            build_tiles(pages, lengths, by_slot=False)
-            if slots.is_cuda
-            else tiles_from_pages(pages, lengths)
-        )
+        return tiles_from_pages(pages, lengths.int())
     own = slots[sequences].int()
-    if slots.is_cuda:
-        return build_tiles(own, lengths, by_slot=True)
     spans = [[KeySpan(row[:n], 0)] for row, n in zip(own, lengths.tolist(), strict=True)]
     return tiles_from_spans(spans)
 
@@ -171,6 +172,15 @@ def refusals(runner: Any, *, on_gpu: bool, has_kernel: bool) -> list[str]:
         )
     if on_gpu and not has_kernel:
         reasons.append("this GPU has no kernel (irminsul doctor says why)")
+    if _prefill_graphs(arguments) == "full":
+        reasons.append("full prefill graphs record one batch's rows: use another prefill graph")
     if arguments.speculative_algorithm and (arguments.speculative_eagle_topk or 1) > 1:
         reasons.append("a tree of draft tokens needs a mask: use --speculative-eagle-topk 1")
     return reasons
+
+
+def _prefill_graphs(arguments: Any) -> str:
+    """Return the name of SGLang's way to capture prefill, empty where it has none."""
+    config = getattr(arguments, "cuda_graph_config", None)
+    backend = getattr(getattr(config, "prefill", None), "backend", None)
+    return str(getattr(backend, "value", backend) or "")

@@ -13,6 +13,7 @@ from irminsul import ChunkParams, Policy, Registry, __version__
 from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import (
     absorb,
+    attention,
     compat,
     plugin,
     refuse,
@@ -190,7 +191,10 @@ def _costs(context: Any, pool: Any) -> Costs | None:
     ranks = int(compat.server_value(arguments, "tp_size", 1))
     if compat.server_value(arguments, "enable_dp_attention", False):
         ranks = max(1, ranks // int(compat.server_value(arguments, "dp_size", 1)))
-    decompresses = refuse.prefill_backend(arguments) in absorb.DECOMPRESSING
+    prefill = refuse.prefill_backend(arguments)
+    decompresses = prefill in absorb.DECOMPRESSING
+    if prefill == attention.NAME:
+        decompresses = attention.decompresses()
     return Costs.of_model(context.model_config.hf_text_config, ranks, decompresses=decompresses)
 
 

@@ -75,6 +75,7 @@ def make_runner() -> Any:
         token_to_kv_pool=pool,
         req_to_token_pool=requests,
         server_args=arguments,
+        model_config=SimpleNamespace(hf_config=SimpleNamespace()),
     )
 
 

@@ -90,7 +90,8 @@ class Server:
 
     def closed_loop(self, sessions: Sequence[Sequence[Ids]], clients: int, tokens: int) -> Load:
         """Let `clients` work off `sessions`, each call sent when the last one is answered."""
-        load, waiting = Load(), list(reversed(sessions))
+        # Lists beforehand: all clients share one thread, and making them would keep it from others.
+        load, waiting = Load(), [[ids.tolist() for ids in calls] for calls in reversed(sessions)]
 
         async def client() -> None:
             while waiting:
@@ -108,13 +109,13 @@ class Server:
     def stop(self) -> None:
         self.engine.shutdown()
 
-    async def _answer(self, ids: Ids, rid: str, tokens: int, **fields: Any) -> Reply:
+    async def _answer(self, ids: Ids | list[int], rid: str, tokens: int, **fields: Any) -> Reply:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
         sampling |= fields.pop("sampling", {})
         request = GenerateReqInput(
-            input_ids=ids.tolist(),
+            input_ids=ids if isinstance(ids, list) else ids.tolist(),
             sampling_params=sampling,
             stream=tokens > 1,
             rid=f"{rid}-{time.monotonic_ns()}" if rid else None,
@@ -219,8 +220,13 @@ def interleaved(
 def ratio_row(
     bar_id: str, case: str, mine: Sequence[float], rival: str, other: Sequence[float], bar: str
 ) -> Row:
-    """Return the median of the pairwise ratios, with its 10th and 90th percentile."""
+    """Return the median of the pairwise ratios, where it lies at 95 %, and how far they spread.
+
+    The interval is that of order statistics, which supposes nothing of how ratios are distributed.
+    """
     ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
+    off = round(0.98 * len(ratios) ** 0.5)
+    low, high = max(0, len(ratios) // 2 - off), min(len(ratios) - 1, len(ratios) // 2 + off)
     return {
         "bar_id": bar_id,
         "case": case,
@@ -231,6 +237,7 @@ def ratio_row(
         "rival_value": 1.0,
         "bar": bar or None,
         "samples": len(ratios),
+        "interval": [round(ratios[low], 4), round(ratios[high], 4)],
         "spread": [round(ratios[len(ratios) // 10], 4), round(ratios[-1 - len(ratios) // 10], 4)],
         "median_ms": round(statistics.median(mine) * 1e3, 2),
         "rival_median_ms": round(statistics.median(other) * 1e3, 2),

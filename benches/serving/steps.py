@@ -6,6 +6,7 @@ Each step takes a `Bench` and returns its rows; `run.py` gives it time and write
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 from common import Bench, Clock, Ids, Load, Prompts, Row, interleaved, ratio_row
 from forms import forms
 
+COLD, MOVED = 4, 40  # requests of one reading of the energy counter
 SHARES = (10, 30, 50, 70)  # per cent of a prompt that is moved, over eight holes
 
 
@@ -73,28 +75,30 @@ def energy(bench: Bench) -> list[Row]:
     import pynvml
 
     pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    device = pynvml.nvmlDeviceGetHandleByIndex(int(visible))
     prompts, server = bench.prompts(), bench.server("irminsul")
     most = bench.length - 150
 
     def spent(requests: list[Ids]) -> float:
-        time.sleep(0.2)
+        time.sleep(0.5)  # the counter lags behind by its steps of some 100 ms
         before = pynvml.nvmlDeviceGetTotalEnergyConsumption(device)
         for ids in requests:
             server.serve(ids)
+        time.sleep(0.1)
         return (pynvml.nvmlDeviceGetTotalEnergyConsumption(device) - before) / 1e3 / len(requests)
 
     joules: dict[str, list[float]] = {"cold": [], "two_holes": [], "prefix": []}
-    # A group is long enough to be far above the counter's steps of some 100 ms, and its prompts
-    # reuse one text only: what is used stays in the pool however many copies of it come after.
+    # A group is long enough to be far above the counter's steps, and its prompts reuse one text
+    # only: what is used stays in the pool however many copies of it come after.
     while len(joules["cold"]) < 6 and bench.clock.goes_on(len(joules["cold"]), 2):
         server.flush()
-        joules["cold"].append(spent([prompts.fresh(bench.length) for _ in range(4)]))
+        joules["cold"].append(spent([prompts.fresh(bench.length) for _ in range(COLD)]))
         server.flush()
         text = prompts.fresh(bench.length)
         server.serve(text)
-        joules["two_holes"].append(spent([prompts.holes(text, 2, most) for _ in range(20)]))
-        joules["prefix"].append(spent([prompts.prefix(text, most) for _ in range(20)]))
+        joules["two_holes"].append(spent([prompts.holes(text, 2, most) for _ in range(MOVED)]))
+        joules["prefix"].append(spent([prompts.prefix(text, most) for _ in range(MOVED)]))
     median = {case: statistics.median(values) for case, values in joules.items()}
     ratios = sorted(a / b for a, b in zip(joules["two_holes"], joules["cold"], strict=True))
     return [
@@ -108,7 +112,7 @@ def energy(bench: Bench) -> list[Row]:
             "rival_value": 1.0,
             "bar": "<= 0.10",
             "samples": len(ratios),
-            "requests": {"cold": 4 * len(ratios), "two_holes": 20 * len(ratios)},
+            "requests": {"cold": COLD * len(ratios), "two_holes": MOVED * len(ratios)},
             "spread": [round(ratios[0], 4), round(ratios[-1], 4)],
             "joules": {case: round(value, 2) for case, value in median.items()},
         }
@@ -125,22 +129,24 @@ def plain(bench: Bench) -> list[Row]:
     for turn in itertools.count():
         if turn >= bench.samples + 2 or not bench.clock.goes_on(turn, 5):
             break
-        single = prompts.fresh(prompts.length)
+        alone = [prompts.fresh(prompts.length) for _ in range(4)]
         several = [[burst.fresh(burst.length)] for _ in range(16)]
-        answers: dict[str, list[list[int]]] = {}
+        answers: dict[str, list[list[int]]] = {"stock": [], "irminsul": []}
+        taken: dict[str, list[float]] = {"stock": [], "irminsul": []}
+        for number, ids in enumerate(alone):
+            for side in sides if (turn + number) % 2 else sides[::-1]:
+                reply = side.serve(ids)
+                answers[side.backend].append(reply.tokens)
+                taken[side.backend].append(reply.first)
+                cached += reply.cached
         for side in sides if turn % 2 else sides[::-1]:
-            reply = side.serve(single)
             load = side.closed_loop(several, clients=16, tokens=32)
-            answers[side.backend] = [reply.tokens, *sorted(r.tokens for r in load.replies)]
-            cached += sum(r.cached for r in [reply, *load.replies])
+            answers[side.backend] += sorted(reply.tokens for reply in load.replies)
+            cached += sum(reply.cached for reply in load.replies)
             if turn >= 2:  # the first two warm up
-                first[side.backend].append(reply.first)
+                first[side.backend] += taken[side.backend]
                 rate[side.backend].append(load.seconds)
-        equal.append(answers["stock"][0] == answers["irminsul"][0])
-        several_equal = sum(
-            a == b for a, b in zip(answers["stock"][1:], answers["irminsul"][1:], strict=True)
-        )
-        equal.append(several_equal == 16)
+        equal.append(answers["stock"] == answers["irminsul"])
     return _plain_rows(first, rate, equal, cached)
 
 

@@ -68,7 +68,13 @@ def engine(arguments: argparse.Namespace, ranks: int, dump: str) -> Any:
         os.environ.update(cpu_host.environment(ranks=ranks))
         options = cpu_host.engine_arguments(options.pop("model_path"), **options)
     else:
-        options |= {"load_format": "dummy", "attention_backend": arguments.attention_backend}
+        weights = list(Path(arguments.model).glob("*.safetensors"))
+        options |= {
+            "load_format": "auto" if weights else "dummy",
+            "attention_backend": arguments.attention_backend,
+            "mem_fraction_static": 0.4,
+            "cuda_graph_max_bs_decode": 8,
+        }
     import sglang
 
     return sglang.Engine(**options)

@@ -19,7 +19,9 @@ class Host:
         self.config = config
         self.folder = Path(config["dump"])
         page = config["page_size"]
-        os.environ.update(cpu_host.environment(page, config.get("arguments", {}).get("tp_size", 1)))
+        on_gpu = config.get("device", "cpu") == "cuda"
+        ranks = config.get("arguments", {}).get("tp_size", 1)
+        os.environ.update({} if on_gpu else cpu_host.environment(page, ranks))
         os.environ.update(config.get("environment", {}))
         os.environ["IRMINSUL_TEST_DUMP_ROWS"] = str(self.folder)
         os.environ["IRMINSUL_TEST_NO_TREE_MATCH"] = "holes"
@@ -28,7 +30,7 @@ class Host:
         import sglang
 
         self.engine = sglang.Engine(
-            **cpu_host.engine_arguments(
+            **(_gpu_arguments if on_gpu else cpu_host.engine_arguments)(
                 config["model"],
                 radix_cache_backend="irminsul",
                 page_size=page,
@@ -110,6 +112,20 @@ class Host:
 
     def counts(self) -> dict[str, Any]:
         return self.dumps("rows")[-1]["counts"]
+
+
+def _gpu_arguments(model: str, **overrides: Any) -> dict[str, Any]:
+    """Return what serves `model` on a GPU; the attention backend is the configuration's choice."""
+    defaults = {
+        "model_path": model,
+        "dtype": "bfloat16",
+        "grammar_backend": "none",
+        "skip_tokenizer_init": True,
+        "log_level": "warning",
+        "mem_fraction_static": 0.2,
+        "cuda_graph_max_bs_decode": 16,
+    }
+    return {**defaults, **overrides}
 
 
 def answer(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""Attention backends and page sizes on a GPU -> whether moved rows and answers are right.
+
+The engine tests' own scenarios, on a model small enough to be computed in plain fp32 beside it:
+
+- a document that moved: its layer-0 latents and keys against the model's own at the new position,
+  and rows and logits of the tokens computed around it against a reference that does the same;
+- a path that the tree holds approximately, asked for exactly.
+
+What happens under eviction and aborts is `soak.py`'s to find out.
+
+    python benches/serving/correct.py --out benches/serving/results/correct.json \
+        --engines flashinfer:1,triton:1,flashinfer:64
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import Row, machine, show
+from irminsul.demo.model import TinyModel
+
+DRIVER = Path(__file__).parents[2] / "tests" / "integrations" / "sglang" / "driver" / "main.py"
+SCENARIOS = ("shifted", "exact")
+
+
+def drive(engine: str, device: str, seconds: float, scenarios: list[str]) -> dict[str, Any]:
+    """Run the scenarios on one engine, named BACKEND:PAGE, and return what they found."""
+    backend, _, page = engine.partition(":")
+    with tempfile.TemporaryDirectory() as folder:
+        places = {name: Path(folder) / name for name in ("model", "dump", "facts")}
+        places["dump"].mkdir()
+        sizes = {"heads": 16, "nope_head_dim": 128, "value_head_dim": 128}
+        model = TinyModel(**(sizes if device == "cuda" else {}))
+        model.write(places["model"])
+        config: dict[str, Any] = {
+            **{name: str(place) for name, place in places.items()},
+            "device": device,
+            "page_size": int(page or 1),
+            "chunk": -1,
+            "overlap": True,
+            "pool": 8192,
+            "holes": [],
+            "scenarios": scenarios,
+            "arguments": {"attention_backend": backend},
+        }
+        given = Path(folder) / "config"
+        given.write_text(json.dumps(config))
+        command = [sys.executable, str(DRIVER), str(given)]
+        subprocess.run(command, check=True, timeout=seconds, env=_environment())
+        facts: dict[str, Any] = json.loads(places["facts"].read_text())
+        return facts
+
+
+def _environment() -> dict[str, str]:
+    folders = [str(DRIVER.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+
+
+def rows_of(engine: str, facts: dict[str, Any]) -> list[Row]:
+    """Return one row for each thing that must hold."""
+    found: list[Row] = []
+    for shift in ("later", "earlier") if "shifted" in facts else ():
+        found += _moved(f"{engine}, {shift}", facts["shifted"][shift])
+    if "exact" in facts:
+        exact = facts["exact"]
+        equal = exact["tainted"] > 0 and exact["tokens_equal"]
+        found.append(_row(engine, "exact answers beside approximate rows are equal", equal, "== 1"))
+    return found
+
+
+def _moved(case: str, moved: dict[str, Any]) -> list[Row]:
+    oracle = moved["oracle"]
+    return [
+        _row(case, "moved tokens", moved["reused"], "> 0"),
+        _row(case, "latents copied bit for bit", moved["latent_copied"], "== 1"),
+        _row(case, "layer-0 keys, relative error", moved["key"]["relative"], "<= 0.003"),
+        _row(case, "layer-0 keys, error in ulps", moved["key"]["ulps"], "<= 2"),
+        _row(case, "rows to the reference, over cold", _over(oracle, "rows"), "<= 2"),
+        _row(case, "logits to the reference, over cold", _over(oracle, "logits"), "<= 2"),
+        _row(case, "what that would show at most", oracle["logits_apart"] / oracle["logits"], ""),
+    ]
+
+
+def _over(oracle: dict[str, float], name: str) -> float:
+    return oracle[name] / oracle[f"{name}_cold"]
+
+
+def _row(case: str, metric: str, value: Any, bar: str) -> Row:
+    return {
+        "bar_id": "sglang.correct",
+        "case": case,
+        "metric": metric,
+        "value": round(float(value), 5),
+        "unit": "1",
+        "rival": None,
+        "rival_value": None,
+        "bar": bar or None,
+        "samples": 1,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--engines", default="flashinfer:1", help="BACKEND:PAGE,...")
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--seconds", type=float, default=180.0, help="for one engine")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    failed = 0
+    for engine in arguments.engines.split(","):
+        began = time.perf_counter()
+        try:
+            facts = drive(
+                engine, arguments.device, arguments.seconds, arguments.scenarios.split(",")
+            )
+        except (subprocess.SubprocessError, OSError, ValueError) as error:
+            print(f"# {engine}: {type(error).__name__}: {error}", flush=True)
+            failed += 1
+            continue
+        print(f"# {engine}: {time.perf_counter() - began:.1f} s", flush=True)
+        rows += rows_of(engine, facts)
+        show(rows_of(engine, facts))
+        content = {
+            "machine": machine(),
+            "command": shlex.join(["python", *sys.argv]),
+            "rows": rows,
+        }
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

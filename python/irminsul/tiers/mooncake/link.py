@@ -168,6 +168,9 @@ class Link:
                 client.send(json.dumps(call.request()).encode())
         except OSError:
             pass  # the client is gone; the watching thread sees that and fails its calls
+        except Exception:  # a chunk that cannot be written must not end this thread
+            logger.exception("irminsul: chunks were not written to the store")
+            call.lost = True
         with self._changed:
             self._queued_bytes -= call.held_bytes
             self._sending.discard(call)

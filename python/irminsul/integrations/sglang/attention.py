@@ -46,7 +46,7 @@ def _create(runner: Any) -> Any:
     from irminsul.integrations.sglang.attention_backend import IrminsulAttentionBackend
 
     backend = IrminsulAttentionBackend(runner)
-    AttentionBackendRegistry.register(NAME, _form_for(backend.decompressed is not None))
+    AttentionBackendRegistry.register(NAME, _form_for(backend))
     # Backends on this list get queries and rows in two parts. Layers that scale their queries
     # (llama_4_scaling) do so only for backends that get them whole.
     apart = utils.FORWARD_ABSORB_CORE_ATTENTION_BACKENDS
@@ -56,7 +56,7 @@ def _create(runner: Any) -> Any:
     return backend
 
 
-def _form_for(decompresses: bool) -> Callable[[Any, Any], Any]:
+def _form_for(backend: Any) -> Callable[[Any, Any], Any]:
     """Return SGLang's choice of a batch's form: flashinfer's, where its prefill is at hand."""
     from sglang.srt.models.deepseek_common.attention_backend_handler import (
         AttentionBackendRegistry,
@@ -66,7 +66,9 @@ def _form_for(decompresses: bool) -> Callable[[Any, Any], Any]:
     )
 
     def choose(attention: Any, forward_batch: Any) -> Any:
-        if not decompresses:
+        # The decompressed form finds rows by their slots, which borrowed positions have none of.
+        borrows = backend.loans is not None and backend.loans.in_use
+        if backend.decompressed is None or borrows:
             return AttnForwardMethod.MLA
         # Asked for each time: the cache backend may have wrapped it, for batches with holes.
         return AttentionBackendRegistry.get_handler("flashinfer")(attention, forward_batch)

@@ -27,6 +27,7 @@ from irminsul.integrations.sglang.attention_rows import (
     pages_of,
     refusals,
 )
+from irminsul.integrations.sglang.share_start import tables_for
 from irminsul.native import supports_device
 
 _ROW = 576  # numbers of a key, and of an absorbed query
@@ -63,6 +64,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         self.token_to_kv_pool = runner.token_to_kv_pool
         self.page_size = int(runner.page_size)
         self.draft_tokens = int(runner.server_args.speculative_num_draft_tokens or 0)
+        self.loans = tables_for(runner)
         self.rows: Rows | None = None
         self.decompressed = _decompressed(runner) if on_gpu else None
         self._decompressed_planned = False
@@ -76,10 +78,12 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         if mode.is_idle():
             self.rows = None
         elif mode.is_decode():
-            self.rows = decode_rows(slots, sequences, forward_batch.seq_lens, 1, self.page_size)
+            lengths = forward_batch.seq_lens
+            self.rows = decode_rows(slots, sequences, lengths, 1, self.page_size, self.loans)
         elif mode.is_target_verify():
             lengths = forward_batch.seq_lens + self.draft_tokens
-            self.rows = decode_rows(slots, sequences, lengths, self.draft_tokens, self.page_size)
+            tokens = self.draft_tokens
+            self.rows = decode_rows(slots, sequences, lengths, tokens, self.page_size, self.loans)
         else:
             counts = forward_batch.extend_seq_lens_cpu
             prefixes = forward_batch.extend_prefix_lens_cpu
@@ -91,6 +95,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
                 self.page_size,
                 most_tokens=max(counts),
                 most_keys=max(p + n for p, n in zip(prefixes, counts, strict=True)),
+                loans=self.loans,
             )
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
@@ -188,6 +193,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         rows = self.rows
         if rows is None:
             raise RuntimeError("attention was asked for before init_forward_metadata")
+        rope = None if self.loans is None else self.loans.rope
         out, _ = mla_attention(
             q,
             pages_of(self.token_to_kv_pool.get_key_buffer(layer.layer_id)),
@@ -196,6 +202,8 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
             rows.q_pos,
             scale=layer.scaling,
             max_q_len=rows.max_q_len,
+            cos_sin=None if rope is None else rope.cos_sin,
+            interleaved=rope is None or rope.interleaved,
             plan=rows.plan(q.shape[0], q.shape[1]),
         )
         return out

@@ -24,6 +24,7 @@ from irminsul.attention import (
     tiles_from_pages,
     tiles_from_spans,
 )
+from irminsul.integrations.sglang.share_tables import LoanTables
 
 
 @dataclass
@@ -63,7 +64,14 @@ class Rows:
         return self._plans[shape]
 
 
-def decode_rows(slots: Tensor, sequences: Tensor, lengths: Tensor, tokens: int, page: int) -> Rows:
+def decode_rows(
+    slots: Tensor,
+    sequences: Tensor,
+    lengths: Tensor,
+    tokens: int,
+    page: int,
+    loans: LoanTables | None = None,
+) -> Rows:
     """Rows of a batch in which every sequence asks for its last tokens.
 
     Nothing here waits for the device or depends on values: it may be recorded into a CUDA graph.
@@ -80,8 +88,10 @@ def decode_rows(slots: Tensor, sequences: Tensor, lengths: Tensor, tokens: int, 
         New tokens of each row, the last of its keys.
     page : int
         Token slots that the engine allocates together.
+    loans : LoanTables, optional
+        Pages that sequences borrow, where they may.
     """
-    table = _tiles(slots, sequences, lengths, page)
+    table = _tiles(slots, sequences, lengths, page, loans)
     if slots.is_cuda:
         from irminsul.integrations.sglang.attention_kernels import last_tokens
 
@@ -100,12 +110,13 @@ def extend_rows(
     *,
     most_tokens: int,
     most_keys: int,
+    loans: LoanTables | None = None,
 ) -> Rows:
     """Rows of a batch in which each asks for tokens at any place of its sequence.
 
     Parameters
     ----------
-    slots, sequences, page
+    slots, sequences, page, loans
         See `decode_rows`. Several rows may belong to one sequence.
     prefixes : Tensor, integer, [rows]
         Position of each row's first token.
@@ -118,12 +129,16 @@ def extend_rows(
     indptr = torch.zeros(len(counts) + 1, dtype=torch.int32, device=slots.device)
     torch.cumsum(counts, 0, dtype=torch.int32, out=indptr[1:])
     prefixes = prefixes.to(torch.int32)
-    table = _tiles(slots[:, :most_keys], sequences, prefixes + counts, page)
+    table = _tiles(slots[:, :most_keys], sequences, prefixes + counts, page, loans)
     return Rows(table, indptr, prefixes, most_tokens)
 
 
-def _tiles(slots: Tensor, sequences: Tensor, lengths: Tensor, page: int) -> TileTable:
+def _tiles(
+    slots: Tensor, sequences: Tensor, lengths: Tensor, page: int, loans: LoanTables | None
+) -> TileTable:
     """Keys at positions ``0 .. length`` of each row's sequence."""
+    if loans is not None and loans.in_use:
+        return loans.compose(slots, sequences, lengths)
     if slots.is_cuda:
         from irminsul.integrations.sglang.attention_kernels import page_tiles, slot_tiles
 

@@ -123,14 +123,30 @@ def _build(context: Any, options: Settings) -> Any:
         row_tokens=options.max_row_tokens,
         min_span=policy.min_span,
         positions=table.max_positions,
+        forward_tokens=_forward_tokens(context),
     )
     hooks = Hooks(
-        cache, pool, table, limits, options, metrics, Agreement.of(context), _costs(context, pool)
+        cache,
+        pool,
+        table,
+        limits,
+        options,
+        metrics,
+        Agreement.of(context),
+        _costs(context, pool, options),
     )
     absorb.install()
     runtime.install(hooks)
     _announce(context, pool, table, options)
     return cache
+
+
+def _forward_tokens(context: Any) -> int:
+    """Return the chunk budget; 0 under attention data parallelism, whose ranks forward in step."""
+    arguments = context.server_args
+    if compat.server_value(arguments, "enable_dp_attention", False):
+        return 0
+    return max(0, compat.server_value(arguments, "chunked_prefill_size", 0) or 0)
 
 
 def _tree(context: Any, options: Settings) -> Any:
@@ -183,7 +199,7 @@ def _check_tiers(context: Any) -> None:
         )
 
 
-def _costs(context: Any, pool: Any) -> Costs | None:
+def _costs(context: Any, pool: Any, options: Settings) -> Costs | None:
     """Return what a prefill costs on a GPU; on a CPU, where no rate is known, None."""
     if not pool.kv_buffer[0].is_cuda:
         return None
@@ -194,7 +210,7 @@ def _costs(context: Any, pool: Any) -> Costs | None:
     prefill = refuse.prefill_backend(arguments)
     decompresses = prefill in absorb.DECOMPRESSING
     if prefill == attention.NAME:
-        decompresses = attention.decompresses()
+        decompresses = attention.decompresses() and options.reuse == "copy"
     return Costs.of_model(context.model_config.hf_text_config, ranks, decompresses=decompresses)
 
 

@@ -10,14 +10,10 @@ positions before it, moved ones included, because every backend writes a batch's
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from irminsul.integrations.sglang import finding, planner, testing
+from irminsul.integrations.sglang import expansion, finding, heads, planner, testing
 from irminsul.integrations.sglang.admission import Admission
 from irminsul.integrations.sglang.agreement import NOTHING, Agreement
 from irminsul.integrations.sglang.costs import Costs
@@ -91,9 +87,9 @@ class Hooks:
             self._metrics.fallback("metrics", "counting failed; serving goes on")
 
     def _plan(self, batch: Any) -> None:
-        batch.irm_plan = None
+        batch.irm_plan = batch.irm_heads = None
         windows: list[Window] = []
-        trimmed = None
+        trimmed, lent = None, self.admission.lends()
         try:
             windows = self.admission.take(batch)
             trimmed = self._prepare(batch, windows)
@@ -110,6 +106,14 @@ class Hooks:
             moved = [span for w in windows for span in w.spans if not span.on_host]
             self.cache.touch(node for span in moved for node, _, _ in span.rows)
             testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, trimmed.plan)
+            return
+        if lent:
+            self._split(batch)
+
+    def _split(self, batch: Any) -> None:
+        """Keep a batch within memory that was to move rows and has to compute them after all."""
+        batch.irm_heads = heads.split(batch, self._limits.forward_tokens or None)
+        self._metrics.add("split_batches", bool(batch.irm_heads))
 
     def _agreed(self, windows: list[Window]) -> bool:
         alone = self._agreement.ranks == 1
@@ -119,18 +123,24 @@ class Hooks:
         """After ``ForwardBatch.init_new``: give the trimmed tokens their true positions."""
         plan: BatchPlan | None = getattr(batch, "irm_plan", None)
         forward_batch.irm_plan = None
+        if self._sharing is not None and forward_batch.forward_mode.is_extend():
+            forward_batch.irm_borrows = self._sharing.among(batch.reqs)
         if plan is None or plan.adopted or runner.is_draft_worker:
             return
         if not forward_batch.forward_mode.is_extend():
             return
         plan.adopted = True
-        _use_on_this_stream(plan.tensors())
+        planner.use_on_this_stream(plan.tensors())
         # Tokens of decoding requests that a mixed batch appended keep SGLang's positions.
         positions = forward_batch.positions.clone()
         positions[: len(plan.positions)] = plan.positions
         forward_batch.positions = positions
-        forward_batch.extend_logprob_start_lens_cpu = _logprob_starts(forward_batch, plan)
+        forward_batch.extend_logprob_start_lens_cpu = expansion.logprob_starts(forward_batch, plan)
         forward_batch.irm_plan = plan
+
+    def adopt_heads(self, forward_batch: Any, batch: Any, make: Callable[[Any], Any]) -> None:
+        """After ``ForwardBatch.init_new``: make those of the heads that run before it."""
+        forward_batch.irm_heads = heads.adopt(forward_batch, batch, make)
 
     def forward(
         self, original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any, **kw: Any
@@ -140,9 +150,11 @@ class Hooks:
         Raises whatever moving raises: the batch is trimmed, so it cannot be run without.
         """
         if self._sharing is not None:
-            self._sharing.flush()
+            self._sharing.flush(getattr(forward_batch, "irm_borrows", True))
         plan: BatchPlan | None = getattr(forward_batch, "irm_plan", None)
         if plan is None or runner.is_draft_worker:
+            for head in getattr(forward_batch, "irm_heads", ()):
+                original(runner, head)
             with self._tiers.timing(forward_batch):
                 return original(runner, forward_batch, *args, **kw)
         with self._metrics.timed("relocate_seconds"):
@@ -155,7 +167,7 @@ class Hooks:
             )
             self._tiers.copy(plan)
         self._metrics.add("relocated_tokens", len(plan.source_slots))
-        view = expand(forward_batch, plan)
+        view = expansion.expand(forward_batch, plan)
         self.absorbs = self._cheaper_absorbed(view, plan)
         self.active = forward_batch
         try:
@@ -209,93 +221,9 @@ class Hooks:
             planner.forget_produced_again(window)
         if not self._eligible(batch, windows):
             return None
+        testing.fail_late(windows, self._settings.test_planner_raises)
         finding.cut_to_limits(windows, self._limits, self._metrics)
         if not any(window.spans for window in windows):
             return None
         divide = None if self._sharing is None else self._sharing.divide
         return planner.prepare(batch, windows, divide)
-
-
-def expand(forward_batch: Any, plan: BatchPlan) -> Any:
-    """Return a shallow copy of `forward_batch` with one row per hole.
-
-    Requests that a mixed batch appended after planning stay one row each.
-    """
-    bounds, owners = _rows(forward_batch, plan)
-    view = copy.copy(forward_batch)
-    view.batch_size = len(bounds)
-    _set_bounds(view, forward_batch, bounds)
-    _set_owners(view, forward_batch, owners)
-    return view
-
-
-def _set_bounds(view: Any, original: Any, bounds: list[tuple[int, int]]) -> None:
-    """Give each row its prefix, its tokens to compute and its end."""
-    starts = [start for start, _ in bounds]
-    ends = [end for _, end in bounds]
-    lengths = [end - start for start, end in bounds]
-    view.seq_lens = _like(ends, original.seq_lens)
-    view.seq_lens_cpu = torch.tensor(ends, dtype=torch.int64)
-    view.seq_lens_sum = sum(ends)
-    if original.orig_seq_lens is not None:
-        view.orig_seq_lens = _like(ends, original.orig_seq_lens)
-    view.extend_prefix_lens = _like(starts, original.extend_prefix_lens)
-    view.extend_prefix_lens_cpu = starts
-    view.extend_seq_lens = _like(lengths, original.extend_seq_lens)
-    view.extend_seq_lens_cpu = lengths
-    firsts = [0, *itertools.accumulate(lengths[:-1])]
-    view.extend_start_loc = _like(firsts, original.extend_start_loc)
-    if getattr(original, "max_seq_len_host", None) is not None:
-        view.max_seq_len_host = max(ends)
-
-
-def _set_owners(view: Any, original: Any, owners: list[int]) -> None:
-    """Give each row what belongs to its request."""
-    index = torch.tensor(owners, dtype=torch.int64)
-    view.req_pool_indices = original.req_pool_indices[
-        planner.to_device(index, original.seq_lens.device)
-    ]
-    if getattr(original, "req_pool_indices_cpu", None) is not None:
-        view.req_pool_indices_cpu = original.req_pool_indices_cpu[index]
-    for name in ("lora_ids", "rids"):
-        values = getattr(original, name, None)
-        if values is not None:
-            setattr(view, name, [values[owner] for owner in owners])
-
-
-def _rows(forward_batch: Any, plan: BatchPlan) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the bounds of each row and the request it belongs to."""
-    bounds: list[tuple[int, int]] = []
-    owners: list[int] = []
-    for owner, (prefix, length) in enumerate(
-        zip(forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True)
-    ):
-        holes = plan.holes[owner] if owner < len(plan.holes) else [(prefix, prefix + length)]
-        bounds += holes
-        owners += [owner] * len(holes)
-    return bounds, owners
-
-
-def _logprob_starts(forward_batch: Any, plan: BatchPlan) -> list[int] | None:
-    """Return where logprobs start per request, counted in the tokens that are left.
-
-    Only requests without prompt logprobs are planned, and for those SGLang puts the start at the
-    end. The schedule batch keeps the untrimmed numbers: its result is sliced by untrimmed lengths.
-    """
-    starts = forward_batch.extend_logprob_start_lens_cpu
-    if starts is None:
-        return None
-    lengths = forward_batch.extend_seq_lens_cpu
-    return [*lengths[: len(plan.holes)], *starts[len(plan.holes) :]]
-
-
-def _like(values: list[int], tensor: Tensor) -> Tensor:
-    return planner.to_device(torch.tensor(values, dtype=tensor.dtype), tensor.device)
-
-
-def _use_on_this_stream(tensors: tuple[Tensor, ...]) -> None:
-    # They were made on the schedule stream: without this the allocator could hand their memory
-    # out there again while the forward stream still reads them.
-    for tensor in tensors:
-        if tensor.is_cuda:
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))

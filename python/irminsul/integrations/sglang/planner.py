@@ -9,7 +9,7 @@ that is about to be freed. `prepare` builds everything and may fail; `trim` assi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,3 +241,13 @@ def to_device(host: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return host
     return host.pin_memory().to(device, non_blocking=True)
+
+
+def use_on_this_stream(tensors: Iterable[Tensor]) -> None:
+    """Let the current stream read what was made on another.
+
+    Without this the allocator could hand its memory out there again while this one still reads.
+    """
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -21,7 +21,7 @@ from torch import Tensor
 from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.planner import Placed
+from irminsul.integrations.sglang.planner import Placed, use_on_this_stream
 from irminsul.integrations.sglang.share_tables import (
     MOST_CUTS,
     Borrowed,
@@ -192,10 +192,21 @@ class Sharing:
         if spare:
             self._cache.token_to_kv_pool_allocator.free(torch.cat(spare))
 
-    def flush(self) -> None:
-        """Put what has changed into the tables, on the stream that runs the model."""
+    def among(self, requests: Iterable[Any]) -> bool:
+        """Return whether any of `requests` borrows."""
+        return any(pool_row(request) in self._loans for request in requests)
+
+    def flush(self, in_use: bool = True) -> None:
+        """Put what has changed into the tables, on the stream that runs the model.
+
+        Parameters
+        ----------
+        in_use
+            False for a batch in which nobody borrows.
+        """
+        self._tables.in_use = in_use
         for entry in self._staged:
-            _use_on_this_stream(entry)
+            use_on_this_stream(entry.tensors())
             self._tables.write(entry)
         self._staged.clear()
 
@@ -281,9 +292,3 @@ def _edges(span: Span, slots: Tensor, core: Span | None) -> Placed:
         (part, slots[part.start - span.start : part.end - span.start])
         for part in span.without(core.start, core.end)
     ]
-
-
-def _use_on_this_stream(entry: Entry) -> None:
-    for tensor in (entry.columns, entry.pages):
-        if tensor is not None and tensor.is_cuda:
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -151,6 +151,10 @@ class Entry:
         pages = torch.cat([piece.pages for run in borrowed for piece in run.pieces])
         return cls(row, number, borrowed[-1].end, columns, pages.to(torch.int32))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors that another stream will read."""
+        return tuple(tensor for tensor in (self.columns, self.pages) if tensor is not None)
+
 
 class LoanTables:
     """Tiles of all requests that borrow, in buffers that never move.
@@ -163,11 +167,17 @@ class LoanTables:
         The engine's table: the pool row of each position of each request.
     rope : RopeTable
         The model's rotation, on the device.
+
+    Notes
+    -----
+    ``in_use`` may be set to False while a batch runs in which nobody borrows. A CUDA graph must be
+    recorded with True.
     """
 
     def __init__(self, entries: int, slots: Tensor, rope: RopeTable) -> None:
         device = slots.device
         self.entries = entries
+        self.in_use = True
         self.rope = rope
         self.capacity = -(-slots.shape[1] // PAGE_SIZE) + MOST_CUTS
         shape = (entries + 1, self.capacity, 4)

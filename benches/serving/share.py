@@ -1,0 +1,252 @@
+"""Sessions over one long text at different offsets -> KV held and time to first token.
+
+Two engines on the same device, one that moves reused rows and one with ``IRMINSUL_REUSE=share``.
+Both have seen the text once. Then single requests are timed in turn, and all sessions decode
+together while the slots that they hold are watched. Both engines must give the same answers; how
+far that goes in bf16 says the moving engine itself, alone and in company.
+
+    python benches/serving/share.py --model FOLDER --out benches/serving/results/share.json
+    python benches/serving/share.py --device cpu --text 1500 --sessions 4 --out FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Ids, Prompts, Reply, Row, Server, machine, ratio_row, show, vocabulary
+
+MODES = ("copy", "share")
+ROW_BYTES = 576 * 2  # of one token in one layer, bf16
+QUESTION, ANSWER = 48, 64
+
+
+@dataclass
+class Held:
+    """What all sessions together did: their answers, and the most slots they held."""
+
+    replies: list[Reply]
+    slots: int
+    seconds: float
+
+
+def start(arguments: argparse.Namespace, mode: str) -> Server:
+    """Start one engine; schedulers inherit the environment of this moment."""
+    os.environ["IRMINSUL_REUSE"] = mode
+    options: dict[str, Any] = {"attention_backend": "irminsul", "page_size": 64}
+    if arguments.device == "cpu":
+        from irminsul.demo import cpu_host
+
+        os.environ.update(cpu_host.environment(page_size=64))
+        made = cpu_host.engine_arguments(arguments.model, dtype="float32")
+        options = {**made, **options, "load_format": "auto", "max_total_tokens": 64 * 511}
+    return Server(arguments.model, "irminsul", **{**options, **json.loads(arguments.engine)})
+
+
+def hold(server: Server, prompts: list[Ids]) -> Held:
+    """Answer all prompts together and watch the pool meanwhile."""
+    seen = [0]
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            loads = await server.engine.tokenizer_manager.get_loads()
+            # Neither free nor only cached.
+            seen.append(int(loads[0].num_used_tokens))
+
+    async def everyone() -> list[Reply]:
+        watch = asyncio.ensure_future(look())
+        try:
+            return list(await asyncio.gather(*(server._answer(p, "", ANSWER) for p in prompts)))
+        finally:
+            watch.cancel()
+
+    began = time.perf_counter()
+    replies = server.run(everyone())
+    return Held(replies, max(seen), time.perf_counter() - began)
+
+
+class Sessions:
+    """Draws prompts over one text."""
+
+    def __init__(self, arguments: argparse.Namespace, seed: int) -> None:
+        self._made = Prompts(arguments.text, vocabulary(arguments.model), seed)
+        self._count = arguments.sessions
+        self.text = self._made.fresh(arguments.text)
+        self._lender = self.over(101)
+
+    def lender(self) -> Ids:
+        return self._lender
+
+    def over(self, header: int) -> Ids:
+        parts = self._made.fresh(header), self.text, self._made.fresh(QUESTION)
+        return np.concatenate(parts)
+
+    def all(self) -> list[Ids]:
+        """Return one prompt a session, each with the text at an offset of its own."""
+        return [self.over(64 + 37 * number) for number in range(self._count)]
+
+
+def lend(servers: dict[str, Server], modes: Sequence[str], drawn: Sessions) -> None:
+    """Empty the caches and let them see the text once."""
+    for mode in modes:
+        servers[mode].flush()
+        servers[mode].serve(drawn.lender())
+
+
+def measure(
+    servers: dict[str, Server], arguments: argparse.Namespace
+) -> tuple[dict[str, list[Reply]], dict[str, list[Held]], list[list[int]]]:
+    """Take all samples: single requests, sessions, and the moving engine's answers alone."""
+    single: dict[str, list[Reply]] = {mode: [] for mode in MODES}
+    held: dict[str, list[Held]] = {mode: [] for mode in MODES}
+    alone: list[list[int]] = []
+    for turn in range(arguments.rounds):
+        drawn = Sessions(arguments, seed=turn)
+        order = MODES if turn % 2 else MODES[::-1]
+        lend(servers, MODES, drawn)
+        for number in range(arguments.samples):
+            prompt = drawn.over(50 + 41 * number)
+            for mode in order if number % 2 else order[::-1]:
+                single[mode].append(servers[mode].serve(prompt))
+        prompts = drawn.all()
+        lend(servers, MODES, drawn)
+        for mode in order:
+            held[mode].append(hold(servers[mode], prompts))
+        if not alone:
+            lend(servers, ("copy",), drawn)
+            alone = [servers["copy"].serve(p, tokens=ANSWER).tokens for p in prompts]
+    return single, held, alone
+
+
+def same(one: list[list[int]], other: list[list[int]]) -> tuple[int, int]:
+    """Return how many tokens agree before the first difference of each answer, and of how many."""
+    agreed = 0
+    for mine, theirs in zip(one, other, strict=True):
+        differ = [a != b for a, b in zip(mine, theirs, strict=True)]
+        agreed += differ.index(True) if True in differ else len(mine)
+    return agreed, sum(map(len, one))
+
+
+def rows_of(
+    single: dict[str, list[Reply]],
+    held: dict[str, list[Held]],
+    alone: list[list[int]],
+    arguments: argparse.Namespace,
+) -> list[Row]:
+    case = f"{arguments.sessions} sessions, {arguments.text} tokens"
+    layers = json.loads((Path(arguments.model) / "config.json").read_text())["num_hidden_layers"]
+    size = layers * ROW_BYTES / 1e9
+    slots = {mode: max(one.slots for one in held[mode]) for mode in MODES}
+    tokens = {mode: [reply.tokens for reply in held[mode][0].replies] for mode in MODES}
+    agreed, of = same(tokens["copy"], tokens["share"])
+    noise, _ = same(tokens["copy"], alone)
+    samples = len(single["copy"])
+    common = {"bar_id": "backend.2", "case": case}
+    shorter = ratio_row(
+        "backend.2",
+        case,
+        [reply.first for reply in single["share"]],
+        "moved rows",
+        [reply.first for reply in single["copy"]],
+        "<= 1.00 within spread",
+    )
+    together = [
+        ratio_row(
+            "backend.2",
+            f"{case} at once",
+            sorted(reply.first for reply in held["share"][turn].replies),
+            "moved rows",
+            sorted(reply.first for reply in held["copy"][turn].replies),
+            "",
+        )
+        for turn in range(len(held["copy"]))
+    ]
+    return [
+        common
+        | {
+            "metric": "KV held by all sessions, of the copies'",
+            "value": round(slots["copy"] / slots["share"], 2),
+            "unit": "times less",
+            "rival": "moved rows",
+            "rival_value": 1.0,
+            "bar": ">= 5",
+            "samples": len(held["copy"]),
+            "slots": slots,
+            "gigabytes": {mode: round(slots[mode] * size, 3) for mode in MODES},
+        },
+        common
+        | {
+            "metric": "answer tokens equal to those over moved rows",
+            "value": agreed,
+            "unit": f"of {of}",
+            "rival": "moved rows, each session alone",
+            "rival_value": noise,
+            "bar": ">= rival" if arguments.device != "cpu" else f"{of}",
+            "samples": arguments.sessions,
+        },
+        shorter | {"samples": samples},
+        *together,
+        common
+        | {
+            "metric": "cached tokens of a prompt, least",
+            "value": min(reply.cached for reply in single["share"]),
+            "unit": "tokens",
+            "rival": "moved rows",
+            "rival_value": min(reply.cached for reply in single["copy"]),
+            "bar": None,
+            "samples": samples,
+        },
+    ]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", help="folder with a config.json; random weights")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--out", type=Path, help="results file to write")
+    parser.add_argument("--text", type=int, default=30_000, help="tokens that all sessions share")
+    parser.add_argument("--sessions", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=12, help="single requests of one round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--engine", default="{}", help="JSON of engine arguments")
+    arguments = parser.parse_args()
+    if arguments.device == "cpu" and not arguments.model:
+        from irminsul.demo.model import TinyModel
+
+        arguments.model = str(TinyModel().write(tempfile.mkdtemp(prefix="irminsul-bench-")))
+    if not arguments.model:
+        parser.error("--model is needed on a GPU")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse()
+    servers = {mode: start(arguments, mode) for mode in MODES}
+    try:
+        single, held, alone = measure(servers, arguments)
+    finally:
+        for server in servers.values():
+            server.stop()
+    rows = rows_of(single, held, alone, arguments)
+    report = {"machine": machine(), "command": shlex.join(["python", *sys.argv]), "rows": rows}
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

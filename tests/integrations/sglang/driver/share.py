@@ -1,0 +1,110 @@
+"""Sessions over one document at several offsets -> answers, and the slots that they hold meanwhile.
+
+The same requests go to an engine that moves rows and to one where requests borrow pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from host import Host, answer
+from text import Writer
+
+
+def run(host: Host) -> dict[str, Any]:
+    writer = Writer(seed=21)
+    document = writer.text(900)
+    host.run(writer.text(70) + document + writer.text(10), "lender", max_new_tokens=2)
+    prompts = [writer.text(n) + document + writer.text(20) for n in (41, 100, 150, 233)]
+    facts = {
+        "sessions": _sessions(host, prompts),
+        "turn": _next_turn(host, writer, prompts[1]),
+        "evicted": _eviction(host, writer, document),
+        "aborted": _abort(host, writer, document),
+    }
+    host.idle_check()
+    facts["idle"] = host.engine.loop.run_until_complete(used(host))
+    host.flush()
+    facts["flushed"] = answer(host.run(prompts[0], "share-flushed"))["cached"]
+    return facts
+
+
+async def used(host: Host) -> int:
+    """Return how many slots are neither free nor can be evicted."""
+    return int((await host.engine.tokenizer_manager.get_loads())[0].num_used_tokens)
+
+
+def watched(host: Host, requests: list[Any], aborts: dict[str, float] | None = None) -> Any:
+    """Run `requests` together; return their answers and the most slots they held."""
+    seen = [0]
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            seen.append(await used(host))
+
+    async def both() -> list[Any]:
+        task = asyncio.ensure_future(look())
+        try:
+            return await host._gather(requests, aborts or {})
+        finally:
+            task.cancel()
+
+    return host.engine.loop.run_until_complete(both()), max(seen)
+
+
+def _sessions(host: Host, prompts: list[list[int]]) -> dict[str, Any]:
+    requests = [
+        host.request(prompt, f"session-{index}", max_new_tokens=24)
+        for index, prompt in enumerate(prompts)
+    ]
+    results, held = watched(host, requests)
+    answers = [answer(result) for result in results]
+    return {
+        "tokens": [one["tokens"] for one in answers],
+        "cached": [one["cached"] for one in answers],
+        "prompt": [one["prompt"] for one in answers],
+        "held": held,
+    }
+
+
+def _next_turn(host: Host, writer: Writer, prompt: list[int]) -> dict[str, Any]:
+    """A session goes on: its last answer and a new question behind all that was there."""
+    first = answer(host.run(prompt, "turn-1", max_new_tokens=200))
+    longer = prompt + first["tokens"] + writer.text(30)
+    second = answer(host.run(longer, "turn-2"))
+    return {"prompt": second["prompt"], "cached": second["cached"], "tokens": second["tokens"]}
+
+
+def _eviction(host: Host, writer: Writer, document: list[int]) -> dict[str, Any]:
+    """While a session decodes, others fill the pool several times over."""
+    pool = host.config["pool"]
+    fill = [writer.text(pool // 4) for _ in range(8)]
+    session = host.request(
+        writer.text(77) + document + writer.text(9), "evict-session", max_new_tokens=60
+    )
+    others = [
+        host.request(ids, f"evict-fill-{index}", max_new_tokens=1) for index, ids in enumerate(fill)
+    ]
+    results, _ = watched(host, [session, *others])
+    after = host.run(writer.text(88) + document + writer.text(9), "evict-after", max_new_tokens=4)
+    return {
+        "tokens": answer(results[0])["tokens"],
+        "cached": answer(results[0])["cached"],
+        "after": answer(after)["cached"],
+    }
+
+
+def _abort(host: Host, writer: Writer, document: list[int]) -> dict[str, Any]:
+    requests = [
+        host.request(
+            writer.text(50 + 31 * n) + document + writer.text(9), f"abort-{n}", max_new_tokens=90
+        )
+        for n in range(3)
+    ]
+    results, _ = watched(host, requests, {"abort-1": 1.5})
+    return {
+        "tokens": [answer(results[n])["tokens"] for n in (0, 2)],
+        "end": answer(results[1])["finish"],
+    }

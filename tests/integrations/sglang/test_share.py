@@ -1,0 +1,113 @@
+"""Requests that borrow pages: random sessions on SGLang's own parts, and whole engines."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import hosts
+import pytest
+
+pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("version", hosts.ENDS)
+def test_random_sessions_read_what_they_should_and_leave_nothing_behind(version: str) -> None:
+    done = hosts.run(version, hosts.HERE / "driver" / "share_fuzz.py", "150")
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
+    assert len(lines) == 3
+    for found in (json.loads(line.removeprefix("FACTS ")) for line in lines):
+        assert found["lies"] == 0, found
+        assert not found["broken"], found
+        assert found["fallback"] == {}, found
+        assert found["borrowed"] > 5000, found
+        assert found["evicted"] > 5, found
+        assert min(found["ends"]) > 3, found
+
+
+@functools.cache
+def found(version: str, mode: str) -> dict[str, Any]:
+    engine = {
+        "version": version,
+        "page_size": 64,
+        "chunk": -1 if version == hosts.ENDS[0] else 512,
+        "overlap": True,
+        "pool": 8192 - 64,
+        "scenarios": ["share"],
+        "environment": {
+            "IRMINSUL_REUSE": mode,
+            "IRMINSUL_MIN_SPAN": "8",
+            "TRITON_INTERPRET": "1",
+            # SGLang's own sums and ownership checks, after every step.
+            "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+            "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+        },
+        "arguments": {"attention_backend": "irminsul", "dtype": "float32"},
+    }
+    done, facts = hosts._drive(engine)
+    if done.returncode or "counts" not in facts:
+        pytest.fail(f"{version} {mode}:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
+    return facts["share"] | {"counts": facts["counts"]}
+
+
+@pytest.mark.parametrize("version", hosts.ENDS)
+class TestEngines:
+    """The same requests, moved and borrowed, in fp32 where both give the same tokens."""
+
+    def test_answers_are_those_over_moved_rows(self, version: str) -> None:
+        moved, borrowed = found(version, "copy"), found(version, "share")
+        for name in ("sessions", "evicted", "aborted"):
+            assert borrowed[name]["tokens"] == moved[name]["tokens"], name
+
+    def test_sessions_hold_the_document_once(self, version: str) -> None:
+        moved, borrowed = found(version, "copy"), found(version, "share")
+        assert borrowed["sessions"]["cached"] == moved["sessions"]["cached"]
+        assert min(borrowed["sessions"]["cached"]) >= 850
+        # Four sessions of 1,000 tokens each: the lender's 960 and four times a few pages.
+        assert moved["sessions"]["held"] > 4 * 900
+        assert borrowed["sessions"]["held"] < 960 + 4 * 6 * 64
+        assert found(version, "share")["counts"]["borrowed_tokens"] > 5000
+        assert "borrowed_tokens" not in found(version, "copy")["counts"]
+
+    def test_the_next_turn_finds_what_the_last_one_computed(self, version: str) -> None:
+        turn = found(version, "share")["turn"]
+        assert turn["cached"] >= turn["prompt"] - 64 - 30 - 7
+
+    def test_a_lender_survives_what_would_evict_it(self, version: str) -> None:
+        evicted = found(version, "share")["evicted"]
+        assert evicted["cached"] >= 850
+
+    def test_an_aborted_borrower_leaves_the_others_alone(self, version: str) -> None:
+        assert found(version, "share")["aborted"]["end"] == "abort"
+
+    def test_nothing_is_held_at_the_end(self, version: str) -> None:
+        last = found(version, "share")
+        assert last["idle"] == found(version, "copy")["idle"]
+        assert last["flushed"] == 0
+        assert last["counts"]["fallback"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"attention_backend": "torch_native", "page_size": 64}, "--attention-backend irminsul"),
+        ({"attention_backend": "irminsul", "page_size": 16}, "--page-size 64"),
+    ],
+)
+def test_what_cannot_borrow_is_refused(arguments: dict[str, Any], reason: str) -> None:
+    page = arguments.pop("page_size")
+    engine = {"version": "0.5.23", "chunk": -1, "page_size": page, "overlap": True}
+    done, _ = hosts._drive(
+        {
+            **engine,
+            "pool": 4096 - page,
+            "scenarios": [],
+            "environment": {"IRMINSUL_REUSE": "share", "TRITON_INTERPRET": "1"},
+            "arguments": arguments,
+        }
+    )
+    assert done.returncode
+    assert "IRMINSUL_REUSE=share cannot serve this engine" in done.stderr
+    assert reason in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import torch
 from irminsul.attention import PAGE_SIZE, KeySpan, TileTable, tiles_from_spans
@@ -14,7 +15,7 @@ WIDTH = 40 * PAGE_SIZE
 
 
 def table(slots: torch.Tensor, entries: int = 3) -> LoanTables:
-    angles = torch.cat([torch.ones(WIDTH, 32), torch.zeros(WIDTH, 32)], dim=1)
+    angles = torch.cat([torch.ones(WIDTH, 32), torch.zeros(WIDTH, 32)], dim=1).to(slots.device)
     return LoanTables(entries, slots, RopeTable(angles, interleaved=True))
 
 
@@ -46,6 +47,13 @@ class Request:
             pieces.append(Piece(2000 + torch.randperm(500)[:needed], first, count))
             left, first = left - count, 0
         return Borrowed(start, end, chance.randint(-900, 900), tuple(pieces))
+
+    def to(self, device: torch.device) -> list[Borrowed]:
+        """Return what is borrowed, with its pages on a device."""
+        return [
+            replace(run, pieces=tuple(replace(p, pages=p.pages.to(device)) for p in run.pieces))
+            for run in self.borrowed
+        ]
 
     def spans(self, length: int) -> list[KeySpan]:
         """Say the same as slots and deltas, token by token."""

@@ -214,8 +214,19 @@ class LoanTables:
         lengths : Tensor, int32, [rows]
             Keys of each row.
         """
+        most = min(self.capacity, -(-slots.shape[1] // PAGE_SIZE) + MOST_CUTS)
+        if slots.is_cuda:
+            from irminsul.integrations.sglang.share_kernels import loan_tiles
+
+            stored = self._tiles, self._count, self._end
+            return loan_tiles(slots, sequences, lengths, self._entry_of, stored, most)
+        return self.compose_readably(slots, sequences, lengths, most)
+
+    def compose_readably(
+        self, slots: Tensor, sequences: Tensor, lengths: Tensor, most: int
+    ) -> TileTable:
+        """Do the work of `compose`, with room for `most` tiles a row."""
         width = slots.shape[1]
-        most = min(self.capacity, -(-width // PAGE_SIZE) + MOST_CUTS)
         index = self._index[:most]
         entry = self._entry_of[sequences]
         stored = self._tiles[entry, :most]

@@ -188,6 +188,10 @@ class TestBudget:
     def test_no_batch_computes_more_than_the_budget(self, name: str) -> None:
         assert all(count <= 64 for count in facts(name)["budget"]["computed"])
 
+    def test_a_batch_that_cannot_move_its_rows_is_computed_in_parts(self, name: str) -> None:
+        late = facts(name)["budget"]["late"]
+        assert late == {"cached": 0, "tokens_equal": True, "split_batches": 1}
+
     def test_an_unknown_prompt_takes_as_many_rounds_as_ever(self, name: str) -> None:
         assert facts(name)["budget"]["cold_rounds"] == 5
 

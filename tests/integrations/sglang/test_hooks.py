@@ -10,7 +10,8 @@ import pytest
 import torch
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.costs import Costs
-from irminsul.integrations.sglang.hooks import Hooks, expand
+from irminsul.integrations.sglang.expansion import expand
+from irminsul.integrations.sglang.hooks import Hooks
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from irminsul.errors import IrminsulError
-from irminsul.integrations.sglang import compat, finding, planner, refuse, testing
+from irminsul.integrations.sglang import budget, compat, finding, planner, refuse, testing
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.gathering import Gathering
@@ -92,15 +92,15 @@ class Admission:
         if window.spans and adder.prefill_delayer_single_pass is None:
             locked = self._lock(window)
             result = self._lend(call, adder, window)
-            if _holds(adder, request):
+            if budget.holds(adder, request):
                 self._keep(window)
-                self._gathering.saw(len(adder.can_run_list) + _decoding(adder))
+                self._gathering.saw(len(adder.can_run_list) + budget.decoding(adder))
                 return result
             self._unlock(locked)
             if result != _result("NO_TOKEN"):
                 return result
         result = call()
-        if _holds(adder, request):
+        if budget.holds(adder, request):
             self._keep(window)
         elif self._locked and result == _result("NO_TOKEN"):
             # Rows that this batch has locked are free again in the next: the pool is not full.
@@ -116,12 +116,12 @@ class Admission:
             return original(adder, request, *args, **kw)
 
         locked = self._lock(window)
-        if window.spans and _has_room(adder, window):
+        if window.spans and budget.has_room(adder, window):
             result = self._lend(call, adder, window)
         else:
             self._unlock(locked)
             result = call()
-        if _holds(adder, request):
+        if budget.holds(adder, request):
             self._keep(window)
         return result
 
@@ -137,6 +137,10 @@ class Admission:
                 finding.follow(window, self._cache.mirror, self._metrics)
             found.append(window)
         return found
+
+    def lends(self) -> bool:
+        """Return whether the batch that is being built counts on rows that are moved."""
+        return any(window.spans for window in self._windows)
 
     def release(self) -> None:
         """Unlock every donor and forget the batch that was being built."""
@@ -159,7 +163,7 @@ class Admission:
         if self._gathers is adder:
             return True
         cheap = bool(window.spans) and window.end - window.start - window.reused <= _CHEAP
-        waits = cheap and self._gathering.waits(adder.waiting_queue_len, _decoding(adder))
+        waits = cheap and self._gathering.waits(adder.waiting_queue_len, budget.decoding(adder))
         self._gathers = adder if waits else None
         return waits
 
@@ -223,18 +227,18 @@ class Admission:
 
     def _lend(self, call: Call, adder: Any, window: Window) -> Any:
         """Run `call` with a budget that leaves room for what the round moves."""
-        lent = _credit(adder, window)
-        _change_budget(adder, lent)
+        lent = budget.credit(adder, window)
+        budget.change_budget(adder, lent)
         try:
             result = call()
         except BaseException:
-            _change_budget(adder, -lent)
+            budget.change_budget(adder, -lent)
             raise
-        if not _holds(adder, window.request):
-            _change_budget(adder, -lent)
+        if not budget.holds(adder, window.request):
+            budget.change_budget(adder, -lent)
             return result
         window.cut(compat.extend_end(window.request))
-        _change_budget(adder, window.reused - lent)
+        budget.change_budget(adder, window.reused - lent)
         compat.count_moved(adder, window.request, window.reused)
         return adder.budget_state() if isinstance(result, type(_result("OTHER"))) else result
 
@@ -256,44 +260,6 @@ class Admission:
         for node in nodes:
             self._locked.remove(node)
             self._cache.dec_lock_ref(node)
-
-
-def _credit(adder: Any, window: Window) -> int:
-    """Return how many tokens beyond its chunk budget the adder may admit of `window`."""
-    budget = adder.rem_chunk_tokens
-    if budget is None:
-        return window.reused
-    end = window.reach(budget)
-    admissible = end - window.start
-    if end == window.end:
-        admissible = adder.ceil_paged_tokens(admissible)
-    return int(max(0, admissible - budget))
-
-
-def _has_room(adder: Any, window: Window) -> bool:
-    """Return whether the pool holds the round that the credit allows.
-
-    SGLang goes on with a long prompt even when its own estimate says there is no room, for a full
-    chunk budget; a round longer than that must never be forced.
-    """
-    round_tokens = _credit(adder, window) + (adder.rem_chunk_tokens or 0)
-    return bool(adder.ceil_paged_tokens(round_tokens) + adder.page_size <= adder.rem_total_tokens)
-
-
-def _change_budget(adder: Any, tokens: int) -> None:
-    adder.rem_input_tokens += tokens
-    if adder.rem_chunk_tokens is not None:
-        adder.rem_chunk_tokens += tokens
-
-
-def _decoding(adder: Any) -> int:
-    """Return how many requests are decoding."""
-    running = adder.running_batch
-    return 0 if running is None else sum(not request.finished() for request in running.reqs)
-
-
-def _holds(adder: Any, request: Any) -> bool:
-    return bool(adder.can_run_list) and adder.can_run_list[-1] is request
 
 
 def _result(name: str) -> Any:

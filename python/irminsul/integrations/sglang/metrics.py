@@ -32,6 +32,7 @@ _HELP = {
     "rows": "Rows that planned batches were expanded to, one per hole.",
     "planned_batches": "Prefill batches that reused something.",
     "recorded_tokens": "Tokens recorded as donors.",
+    "split_batches": "Batches computed in several forwards because nothing could be moved.",
     "dropped_spans": "Spans computed after all because a limit on rows was reached.",
     "unprofitable_spans": "Spans computed after all because moving them would take longer.",
     "evicted_spans": "Spans computed after all because their donors had left the tree.",

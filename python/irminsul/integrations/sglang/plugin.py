@@ -95,10 +95,13 @@ def _after_prepare_for_extend(result: Any, batch: Any, *_: Any, **__: Any) -> No
 
 
 def _after_init_new(
-    forward_batch: Any, _cls: Any, batch: Any, runner: Any, *_: Any, **__: Any
+    forward_batch: Any, cls: Any, batch: Any, runner: Any, *_: Any, **options: Any
 ) -> None:
     if runtime.current is not None:
         runtime.current.adopt(forward_batch, batch, runner)
+        runtime.current.adopt_heads(
+            forward_batch, batch, lambda part: cls.init_new(part, runner, **options)
+        )
 
 
 def _around_forward(

@@ -69,7 +69,8 @@ class Settings:
         Seconds between two log lines of one kind on the data path.
     test_no_tree_match, test_planner_raises
         For tests only: requests whose id starts so take no exact prefix; batches that hold such a
-        request fail to be planned. Empty means none.
+        request fail to be planned, at admission or, with ``late-`` before it, afterwards. Empty
+        means none.
     test_holes
         For tests only: requests whose id is this, a number, ``-`` and anything are computed at
         that many places, as if the content there were unknown.

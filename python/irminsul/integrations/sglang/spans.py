@@ -29,12 +29,16 @@ class Limits:
         Shortest span worth a hole of its own, in tokens.
     positions
         Length of the rotation table; beyond it no row is moved.
+    forward_tokens
+        Most tokens that one forward computes, which memory was set aside for; 0 is not known, or
+        nothing that a rank may keep to alone.
     """
 
     rows: int
     row_tokens: int
     min_span: int
     positions: int
+    forward_tokens: int = 0
 
     def less(self, windows: Sequence[Window], rows: int) -> Limits:
         """Return what `windows` and `rows` more rows leave of these limits."""

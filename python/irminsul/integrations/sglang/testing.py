@@ -28,6 +28,12 @@ def selected(request: Any, prefix: str) -> bool:
     return bool(prefix) and str(request.rid).startswith(prefix)
 
 
+def fail_late(windows: Any, prefix: str) -> None:
+    """Fail to plan a batch that was admitted when a request's id begins with ``late-`` and that."""
+    if prefix and any(selected(window.request, f"late-{prefix}") for window in windows):
+        raise RuntimeError("asked to fail late by IRMINSUL_TEST_PLANNER_RAISES")
+
+
 def keep_holes(window: Any, prefix: str) -> None:
     """Cut holes into the spans of a request whose id is `prefix`, their number, ``-``, anything.
 

@@ -18,9 +18,18 @@ def run(host: Host) -> dict[str, Any]:
     prompts = [writer.text(12) + document + writer.text(7) for document in documents]
     answers = [answer(host.run(alone, "budget-alone"))]
     answers += [answer(result) for result in host.run(prompts, rids)]
+    # Admitted as one round, and then nothing can be moved: it is computed in parts.
+    late = writer.text(11) + documents[0] + writer.text(8) + documents[1] + writer.text(9)
+    failed = answer(host.run(late, "late-boom"))
+    exact = answer(host.exact(late, "budget-exact"))
     # Nothing is known of this one: it takes as many rounds as ever.
     host.run(writer.text(300), "budget-cold")
     return {
+        "late": {
+            "cached": failed["cached"],
+            "tokens_equal": failed["tokens"] == exact["tokens"],
+            "split_batches": host.counts().get("split_batches", 0),
+        },
         "cached": [one["cached"] for one in answers],
         "prompt": [one["prompt"] for one in answers],
         "rounds": [_rounds(host, rid) for rid in ("budget-alone", *rids)],

@@ -9,7 +9,7 @@ that is about to be freed. `prepare` builds everything and may fail; `trim` assi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,21 +65,28 @@ def prepare(batch: Any, windows: list[Window], divide: Divide | None = None) -> 
     divide
         Says which part of the spans is moved, and what is borrowed instead; None moves all.
     """
-    slots = batch.out_cache_loc
-    placed = _placed(windows, slots)
+    placed, gaps = _placed(windows, batch.out_cache_loc)
     lent: tuple[Any, ...] = ()
     if divide is not None:
         placed, lent = divide(windows, placed)
-    computed = [window.end - window.start - window.reused for window in windows]
-    plan, index = _device_plan(windows, placed, lent, slots)
-    return Trimmed(
-        plan=plan,
-        inputs=_inputs(windows, batch.prefill_input_ids_cpu, sum(computed)),
-        slots=slots[index],
-        computed=computed,
-        prefixes=[window.end - count for window, count in zip(windows, computed, strict=True)],
-        histories=[_history(window) for window in windows],
+    moved = [pair for pair in placed if not pair[0].on_host]
+    holes = [window.holes() for window in windows]
+    computed = [sum(end - start for start, end in found) for found in holes]
+    source, target, slots = _slots(moved, gaps)
+    device = batch.out_cache_loc.device
+    positions, deltas, inputs = _numbers(windows, holes, moved, batch.prefill_input_ids_cpu, device)
+    plan = BatchPlan(
+        holes=holes,
+        positions=positions,
+        source_slots=source,
+        target_slots=target,
+        deltas=deltas,
+        shares=tuple(map(_share, windows, computed)),
+        host=HostCopy.of([pair for pair in placed if pair[0].on_host]),
+        lent=lent,
     )
+    prefixes = [window.end - count for window, count in zip(windows, computed, strict=True)]
+    return Trimmed(plan, inputs, slots, computed, prefixes, [_history(w) for w in windows])
 
 
 def trim(batch: Any, windows: list[Window], trimmed: Trimmed, metrics: Metrics) -> None:
@@ -102,92 +109,58 @@ def forget_produced_again(window: Window) -> None:
         window.request.irm_moved = provenance.forget_from(known, window.start)
 
 
-def _device_plan(
-    windows: list[Window], placed: Placed, lent: tuple[Any, ...], slots: Tensor
-) -> tuple[BatchPlan, Tensor]:
-    """Return the plan, and where in the batch the tokens to compute are, [computed tokens]."""
-    moved = [pair for pair in placed if not pair[0].on_host]
-    positions, index, deltas = _numbers(windows, [span for span, _ in moved], slots.device)
-    source, target = _slots(moved, slots)
-    plan = BatchPlan(
-        holes=[window.holes() for window in windows],
-        positions=positions,
-        source_slots=source,
-        target_slots=target,
-        deltas=deltas,
-        shares=tuple(_share(window) for window in windows),
-        host=HostCopy.of([pair for pair in placed if pair[0].on_host]),
-        lent=lent,
-    )
-    return plan, index
-
-
 def _numbers(
-    windows: list[Window], spans: list[Span], device: torch.device
+    windows: list[Window],
+    holes: list[list[tuple[int, int]]],
+    moved: Placed,
+    ids: Tensor,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the device has to know of tokens; one copy brings all of it.
+    """Return what has to be known of tokens; one copy brings the device all it needs.
 
     Returns
     -------
-    positions, index : Tensor, int64, [computed tokens]
-        Of each token to compute: its position in its prompt, and where in the batch it is.
+    positions : Tensor, int64, [computed tokens]
+        In its prompt, of each token to compute.
     deltas : Tensor, int64, [moved tokens]
         Distance of every moved token.
+    inputs : Tensor, int64, [computed tokens]
+        Ids of the tokens to compute, on the host like those of the batch.
     """
-    computed = sum(window.end - window.start - window.reused for window in windows)
-    moved = sum(span.length for span in spans)
-    host = torch.empty(2 * computed + moved, dtype=torch.int64, pin_memory=device.type == "cuda")
-    numbers = host.numpy()
-    positions, index = numbers[:computed], numbers[computed : 2 * computed]
+    computed = sum(end - start for found in holes for start, end in found)
+    distant = sum(span.length for span, _ in moved)
+    host = torch.empty(2 * computed + distant, dtype=torch.int64, pin_memory=device.type == "cuda")
+    numbers, given = host.numpy(), ids.numpy()
+    positions, inputs = numbers[:computed], numbers[computed + distant :]
     at = base = 0
-    for window in windows:
-        for start, end in window.holes():
-            part = slice(at, at + end - start)
-            positions[part] = np.arange(start, end)
-            index[part] = positions[part] + (base - window.start)
-            at = part.stop
+    for window, found in zip(windows, holes, strict=True):
+        for start, end in found:
+            after, first = at + end - start, base + start - window.start
+            positions[at:after] = np.arange(start, end)
+            inputs[at:after] = given[first : first + end - start]
+            at = after
         base += window.end - window.start
-    at = 2 * computed
-    for span in spans:
+    for span, _ in moved:
         numbers[at : at + span.length] = span.delta
         at += span.length
-    sent = host.to(device, non_blocking=True)
-    first, second, third = torch.split(sent, [computed, computed, moved])
-    return first, second, third
+    sent = host[: computed + distant].to(device, non_blocking=True)
+    return sent[:computed], sent[computed:], host[computed + distant :].to(ids.dtype)
 
 
-def _slots(moved: Placed, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the slots to read and to write, int64, [moved tokens] each."""
-    if not moved:
-        return (like.new_empty(0, dtype=torch.int64),) * 2
+def _slots(moved: Placed, gaps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the slots to read, to write, and of the tokens to compute, int64."""
     source = [
         node.value.narrow(0, offset, count)
         for span, _ in moved
         for node, offset, count in span.rows
     ]
-    if len(source) == 1:
-        return source[0].to(torch.int64), moved[0][1].to(torch.int64)
-    joined = torch.cat([*source, *(target for _, target in moved)]).to(torch.int64)
-    first, second = joined.chunk(2)
-    return first, second
+    distant = sum(span.length for span, _ in moved)
+    joined = torch.cat([*source, *(target for _, target in moved), *gaps]).to(torch.int64)
+    return joined[:distant], joined[distant : 2 * distant], joined[2 * distant :]
 
 
-def _inputs(windows: list[Window], ids: Tensor, computed: int) -> Tensor:
-    """Return the ids of the tokens to compute, on the host like those of the batch."""
-    chosen = torch.empty(computed, dtype=ids.dtype, pin_memory=ids.is_pinned())
-    given, taken = ids.numpy(), chosen.numpy()
-    at = base = 0
-    for window in windows:
-        for start, end in window.holes():
-            first = base + start - window.start
-            taken[at : at + end - start] = given[first : first + end - start]
-            at += end - start
-        base += window.end - window.start
-    return chosen
-
-
-def _placed(windows: list[Window], slots: Tensor) -> Placed:
-    """Return every span with the slots of its tokens."""
+def _placed(windows: list[Window], slots: Tensor) -> tuple[Placed, tuple[Tensor, ...]]:
+    """Return every span with the slots of its tokens, and the slots between them."""
     lengths: list[int] = []
     for window in windows:
         position = window.start
@@ -196,18 +169,17 @@ def _placed(windows: list[Window], slots: Tensor) -> Placed:
             position = span.end
         lengths += [window.end - position, 0]
     # Gaps and spans take turns, so every second part is a span's; one call makes all of them.
-    parts = torch.split(slots, lengths)[1::2]
+    parts = torch.split(slots, lengths)
     found: Placed = []
     first = 0
     for window in windows:
-        found += zip(window.spans, parts[first:], strict=False)
+        found += zip(window.spans, parts[2 * first + 1 :: 2], strict=False)
         first += len(window.spans) + 1
-    return found
+    return found, parts[::2]
 
 
-def _share(window: Window) -> Share:
-    reused = window.reused
-    computed = window.end - window.start - reused
+def _share(window: Window, computed: int) -> Share:
+    reused = window.end - window.start - computed
     return Share(str(window.request.rid), window.start, reused, computed)
 
 

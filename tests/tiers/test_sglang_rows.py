@@ -28,11 +28,19 @@ def _layers(seed: int, dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(SLOTS, 1, 576, generator=generator).to(dtype) for _ in range(LAYERS)]
 
 
+def _no_room_for_two(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
+    """Stand for a GPU whose memory is full: what needs more than one chunk does not fit."""
+    if len(tensors) > 1:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return tensors[0].clone()
+
+
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_host_rows_equal_relocated_rows(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiers_rows, "_GROUP_TOKENS", 100)
+    monkeypatch.setattr(tiers_rows, "_GROUP_TOKENS", 150)
     layers, table = _layers(1, dtype), _table()
     space = ChunkSpace(Namespace(), identity.row_layout(layers, 0))
     tier = HostTier(8 << 20)
@@ -58,6 +66,8 @@ def test_host_rows_equal_relocated_rows(
     target = torch.from_numpy(430 + random.permutation(len(where)))
     expected = [layer.clone() for layer in layers]
     relocate_rows(expected, torch.from_numpy(where), target, distance, table)
+    if full:
+        monkeypatch.setattr(tiers_rows.torch, "cat", _no_room_for_two)
     tiers_rows.write(HostCopy(tuple(pieces), target, distance), layers, table)
     for ours, theirs in zip(layers, expected, strict=True):
         assert torch.equal(ours, theirs)

@@ -15,8 +15,8 @@ from irminsul.integrations.sglang.spans import HostCopy
 from irminsul.rotation import ROPE_DIM, RopeTable, rotate
 from irminsul.tiers import Lease
 
-# Rows of one copy: bounds the device memory that is needed on the way.
-_GROUP_TOKENS = 4096
+# Rows of one copy: bounds the device memory that is needed on the way, to about three times theirs.
+_GROUP_TOKENS = 2048
 
 
 class HostRows:
@@ -54,26 +54,46 @@ def write(copy: HostCopy, layers: Sequence[Tensor], table: RopeTable) -> None:
     table : RopeTable
         The model's rotation, on the pool's device.
     """
-    device, dtype = layers[0].device, layers[0].dtype
     first = 0
-    for group in _groups(copy.pieces):
+    for group in _groups(copy.pieces, _GROUP_TOKENS):
         tokens = sum(count for _, _, count in group)
-        rows = torch.cat([_on_device(piece, device, dtype) for piece in group], dim=1)
-        deltas = copy.deltas[first : first + tokens]
-        _turn(rows, deltas, table)
-        target = copy.target_slots[first : first + tokens]
-        for layer, content in zip(layers, rows, strict=True):
-            layer[target, 0] = content
+        part = slice(first, first + tokens)
+        try:
+            _write_group(group, copy.target_slots[part], copy.deltas[part], layers, table)
+        except torch.OutOfMemoryError:
+            # The batch is trimmed already, so it cannot run without: give back what the allocator
+            # keeps for later, and go on with as little at once as there is.
+            torch.cuda.empty_cache()
+            at = first
+            for piece in group:
+                one = slice(at, at + piece[2])
+                _write_group([piece], copy.target_slots[one], copy.deltas[one], layers, table)
+                at += piece[2]
         first += tokens
 
 
+def _write_group(
+    group: Sequence[tuple[HostRows, int, int]],
+    target: Tensor,
+    deltas: Tensor,
+    layers: Sequence[Tensor],
+    table: RopeTable,
+) -> None:
+    """Write pieces to the slots `target`; a second time does no harm."""
+    device, dtype = layers[0].device, layers[0].dtype
+    rows = torch.cat([_on_device(piece, device, dtype) for piece in group], dim=1)
+    _turn(rows, deltas, table)
+    for layer, content in zip(layers, rows, strict=True):
+        layer[target, 0] = content
+
+
 def _groups(
-    pieces: Sequence[tuple[HostRows, int, int]],
+    pieces: Sequence[tuple[HostRows, int, int]], most_tokens: int
 ) -> Iterator[list[tuple[HostRows, int, int]]]:
     group: list[tuple[HostRows, int, int]] = []
     tokens = 0
     for piece in pieces:
-        if group and tokens + piece[2] > _GROUP_TOKENS:
+        if group and tokens + piece[2] > most_tokens:
             yield group
             group, tokens = [], 0
         group.append(piece)

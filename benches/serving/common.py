@@ -38,10 +38,14 @@ class Reply:
 
 @dataclass
 class Load:
-    """Answers of a closed loop and how long all of it took."""
+    """Answers of a closed loop and how long all of it took.
+
+    ``over`` is set when a client has nothing left to send.
+    """
 
     replies: list[Reply] = field(default_factory=list)
     seconds: float = 0.0
+    over: bool = False
 
 
 class Server:
@@ -88,22 +92,35 @@ class Server:
             time.sleep(0.05)
         raise RuntimeError("the engine never became idle")
 
-    def closed_loop(self, sessions: Sequence[Sequence[Ids]], clients: int, tokens: int) -> Load:
-        """Let `clients` work off `sessions`, each call sent when the last one is answered."""
+    def closed_loop(
+        self, sessions: Sequence[Sequence[Ids]], clients: int, tokens: int, busy: bool = False
+    ) -> Load:
+        """Let `clients` work off `sessions`, each call sent when the last one is answered.
+
+        Parameters
+        ----------
+        busy
+            Stop counting when the first client has nothing left, so that all that is counted was
+            served while every client was there.
+        """
         # Lists beforehand: all clients share one thread, and making them would keep it from others.
         load, waiting = Load(), [[ids.tolist() for ids in calls] for calls in reversed(sessions)]
 
         async def client() -> None:
-            while waiting:
+            while waiting and not load.over:
                 for ids in waiting.pop():
-                    load.replies.append(await self._answer(ids, "", tokens))
+                    reply = await self._answer(ids, "", tokens)
+                    if load.over:
+                        return
+                    load.replies.append(reply)
+            if not load.over:
+                load.over, load.seconds = busy, time.perf_counter() - began
 
         async def everyone() -> None:
             await asyncio.gather(*(client() for _ in range(clients)))
 
         began = time.perf_counter()
         self.run(everyone())
-        load.seconds = time.perf_counter() - began
         return load
 
     def stop(self) -> None:
@@ -166,14 +183,17 @@ class Prompts:
 
 
 class Clock:
-    """Seconds that a step may take; a step stops taking samples when they are over."""
+    """Seconds that a step may take samples for, from the first one on."""
 
     def __init__(self, seconds: float) -> None:
-        self._end = time.perf_counter() + seconds
+        self._seconds = seconds
+        self._end = 0.0
 
     def goes_on(self, taken: int, least: int = 3) -> bool:
         """Return whether another sample may be taken; `least` are taken in any case."""
-        return taken < least or time.perf_counter() < self._end
+        now = time.perf_counter()
+        self._end = self._end or now + self._seconds
+        return taken < least or now < self._end
 
 
 @dataclass

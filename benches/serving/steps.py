@@ -193,7 +193,8 @@ def recorded(bench: Bench) -> list[Row]:
             break
         for name in sorted(sides, reverse=bool(repeat % 2)):
             sides[name].flush()
-            loads[name].append(sides[name].closed_loop(bench.sessions, clients=8, tokens=32))
+            load = sides[name].closed_loop(bench.sessions, clients=8, tokens=32, busy=True)
+            loads[name].append(load)
 
     return _recorded_rows(loads)
 
@@ -208,11 +209,10 @@ def _recorded_rows(loads: dict[str, list[Load]]) -> list[Row]:
         "rival": "stock",
         "rival_value": 1.0,
         "samples": len(pairs),
-        "calls": len(pairs[0][0].replies),
         "case": "early variation",
     }
     sooner = [mean(stock) / mean(mine) for stock, mine in pairs]
-    faster = [stock.seconds / mine.seconds for stock, mine in pairs]
+    faster = [_rate(mine) / _rate(stock) for stock, mine in pairs]
     return [
         {
             "bar_id": "sglang.5",
@@ -234,10 +234,15 @@ def _recorded_rows(loads: dict[str, list[Load]]) -> list[Row]:
     ]
 
 
+def _rate(load: Load) -> float:
+    return len(load.replies) / load.seconds
+
+
 def _summary(loads: list[Load]) -> dict[str, float]:
     replies = [reply for load in loads for reply in load.replies]
     first = np.array([reply.first for reply in replies]) * 1e3
     return {
+        "calls": len(replies),
         "mean_ms": round(float(first.mean()), 1),
         "p50_ms": round(float(np.percentile(first, 50)), 1),
         "p95_ms": round(float(np.percentile(first, 95)), 1),

@@ -32,11 +32,9 @@ def hold(node: Any, offset: int, tokens: array[int], target: int, count: int) ->
     """Return whether `count` rows of a live node hold the ids of `tokens` from `target` on."""
     if node.value is None:
         return False
-    # Bytes of the ids: compared in place, without an array of truth values between.
-    held, wanted = memoryview(node.key.token_ids).cast("B"), memoryview(tokens).cast("B")
-    size = tokens.itemsize
-    held = held[offset * size : (offset + count) * size]
-    return held == wanted[target * size : (target + count) * size]
+    held, wanted = ids_of(node.key.token_ids), ids_of(tokens)
+    held, wanted = held[offset : offset + count], wanted[target : target + count]
+    return len(held) == len(wanted) and bool((held == wanted).all())
 
 
 def set_record(node: Any, record: NodeRecord | None) -> None:

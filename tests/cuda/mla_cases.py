@@ -191,8 +191,10 @@ def assert_accurate(batch: Batch, picks: int | None = None, **options) -> None:
     assert relative_error(out, want) <= 2 * relative_error(plain_bf16(batch), want) + 1e-6
     assert torch.equal(torch.isinf(lse), torch.isinf(want_lse))
     seen = torch.isfinite(want_lse)
-    # A number of an fp8 row is rounded to bf16 before it is multiplied, a stored bf16 one is not.
-    atol = 3e-2 if batch.is_fp8 else 5e-3
+    # A number of an fp8 row is rounded to bf16 before it is multiplied, a stored bf16 one is not;
+    # what that costs grows with the scores.
+    size = max(1.0, float(batch.q.float().square().mean().sqrt()))
+    atol = 3e-2 * size if batch.is_fp8 else 5e-3
     torch.testing.assert_close(lse[seen].double(), want_lse[seen], atol=atol, rtol=1e-3)
 
 

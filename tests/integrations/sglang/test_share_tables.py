@@ -44,14 +44,15 @@ class Request:
             most = chance.randint(1, 4) * PAGE_SIZE - first
             count = min(left, most)
             needed = -(-(first + count) // PAGE_SIZE)
-            pieces.append(Piece(2000 + torch.randperm(500)[:needed], first, count))
+            heads = (2000 + torch.randperm(500)[:needed]) * PAGE_SIZE + 9
+            pieces.append(Piece(heads, first, count))
             left, first = left - count, 0
         return Borrowed(start, end, chance.randint(-900, 900), tuple(pieces))
 
     def to(self, device: torch.device) -> list[Borrowed]:
         """Return what is borrowed, with its pages on a device."""
         return [
-            replace(run, pieces=tuple(replace(p, pages=p.pages.to(device)) for p in run.pieces))
+            replace(run, pieces=tuple(replace(p, heads=p.heads.to(device)) for p in run.pieces))
             for run in self.borrowed
         ]
 
@@ -62,7 +63,8 @@ class Request:
             spans.append(KeySpan(self.slots[position : run.start], position))
             position = run.start
             for piece in run.pieces:
-                slots = (piece.pages[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()
+                pages = piece.heads // PAGE_SIZE
+                slots = (pages[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()
                 slots = slots[piece.first : piece.first + piece.count]
                 spans.append(KeySpan(slots, position, run.delta))
                 position += piece.count
@@ -111,7 +113,7 @@ def test_an_entry_that_ends_leaves_own_pages_alone() -> None:
 
 
 def test_a_run_at_an_offset_costs_one_tile_more() -> None:
-    pages = torch.arange(5)
-    at = [Borrowed(64, 64 + 256, 7, (Piece(pages[: 4 + (n > 0)], n, 256),)) for n in (0, 1, 63)]
+    heads = torch.arange(5) * PAGE_SIZE
+    at = [Borrowed(64, 64 + 256, 7, (Piece(heads[: 4 + (n > 0)], n, 256),)) for n in (0, 1, 63)]
     assert [run.cuts for run in at] == [0, 1, 1]
     assert [len(columns_of([run])) for run in at] == [5, 6, 6]

@@ -12,7 +12,6 @@ has one owner in the tree, as everywhere in SGLang.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.planner import Placed, use_on_this_stream
+from irminsul.integrations.sglang.share_loans import Lent, Loan
 from irminsul.integrations.sglang.share_tables import (
     MOST_CUTS,
     Borrowed,
@@ -34,84 +34,7 @@ from irminsul.integrations.sglang.spans import Span, Window
 LEAST_PAGES = 4
 """Fewest pages worth borrowing in one piece: an offset costs one tile more, a copy costs little."""
 
-Interval = tuple[int, int]
-
-
-@dataclass
-class Loan:
-    """What one running request borrows.
-
-    Parameters
-    ----------
-    row : int
-        The request's row in ``req_to_token``.
-    number : int
-        Its entry of the tables.
-    borrowed : list of Borrowed
-        Ascending.
-    nodes : list
-        Locked once for each time they are listed.
-    kept : list of (start, end)
-        Own positions that the tree has taken over.
-    """
-
-    row: int
-    number: int
-    borrowed: list[Borrowed] = field(default_factory=list)
-    nodes: list[Any] = field(default_factory=list)
-    kept: list[Interval] = field(default_factory=list)
-
-    @property
-    def first(self) -> int:
-        """First borrowed position: the tree may know the request up to here."""
-        return self.borrowed[0].start
-
-    @property
-    def tokens(self) -> int:
-        """Number of borrowed positions."""
-        return sum(run.end - run.start for run in self.borrowed)
-
-    def own(self, start: int, end: int) -> list[Interval]:
-        """Return the parts of ``[start, end)`` that the request has slots of its own for."""
-        away = [(run.start, run.end) for run in self.borrowed] + self.kept
-        parts, position = [], start
-        for low, high in sorted(away):
-            if high <= position:
-                continue
-            if low >= end:
-                break
-            if low > position:
-                parts.append((position, low))
-            position = high
-        if position < end:
-            parts.append((position, end))
-        return parts
-
-
-@dataclass(frozen=True)
-class Lent:
-    """What one request of a batch will borrow beyond what it does already.
-
-    Parameters
-    ----------
-    row, number
-        See `Loan`.
-    runs : tuple of Borrowed
-        The new ones.
-    nodes : tuple
-        Tree nodes that hold their rows.
-    slots : Tensor, int64, [tokens]
-        Slots that SGLang gave to the borrowed positions.
-    entry : Entry
-        The request's tiles, old and new.
-    """
-
-    row: int
-    number: int
-    runs: tuple[Borrowed, ...]
-    nodes: tuple[Any, ...]
-    slots: Tensor
-    entry: Entry
+Cores = dict[int, tuple[Span, Borrowed]]
 
 
 class Sharing:
@@ -161,7 +84,7 @@ class Sharing:
             own = [next(rest) for _ in window.spans]
             cores = self._cores(window, own, bool(unused))
             for span, slots in own:
-                moved += _edges(span, slots, cores.get(span.start))
+                moved += _edges(span, slots, cores.get(span.start, (None, None))[0])
             if cores:
                 row = pool_row(window.request)
                 loan = self._loans.get(row)
@@ -171,7 +94,7 @@ class Sharing:
 
     def lend(self, lent: Iterable[Lent]) -> None:
         """Lock the lenders and give back the slots that are not needed."""
-        spare = []
+        spare: list[Tensor] = []
         for part in lent:
             loan = self._loans.get(part.row)
             if loan is None:
@@ -186,11 +109,11 @@ class Sharing:
                 # The pool's unused row: whoever reads here by mistake finds nobody's rows, and
                 # whoever writes harms none.
                 table[part.row, run.start : run.end] = 0
-            spare.append(part.slots)
+            spare += part.spare
             self._staged.append(part.entry)
-            self._metrics.add("borrowed_tokens", len(part.slots))
+            self._metrics.add("borrowed_tokens", sum(run.end - run.start for run in part.runs))
         if spare:
-            self._cache.token_to_kv_pool_allocator.free(torch.cat(spare))
+            _give_back(self._cache.token_to_kv_pool_allocator, torch.cat(spare))
 
     def among(self, requests: Iterable[Any]) -> bool:
         """Return whether any of `requests` borrows."""
@@ -226,9 +149,7 @@ class Sharing:
         for loan in self._loans.values():
             loan.nodes = []
 
-    def _cores(
-        self, window: Window, own: Sequence[tuple[Span, Tensor]], free: bool
-    ) -> dict[int, Span]:
+    def _cores(self, window: Window, own: Sequence[tuple[Span, Tensor]], free: bool) -> Cores:
         """Return the part of each span that is borrowed, by the span's start."""
         known = self._loans.get(pool_row(window.request))
         if known is None and not free:
@@ -243,10 +164,11 @@ class Sharing:
             if end - start < LEAST_PAGES * PAGE_SIZE:
                 continue
             core = span.part(start, end)
-            cuts -= _borrowed(core).cuts
+            run = _borrowed(core)
+            cuts -= run.cuts
             if cuts < 0:
                 break
-            cores[span.start] = core
+            cores[span.start] = core, run
         return cores
 
     def _lent(
@@ -254,23 +176,23 @@ class Sharing:
         row: int,
         number: int,
         own: Sequence[tuple[Span, Tensor]],
-        cores: dict[int, Span],
+        cores: Cores,
     ) -> Lent:
         known = self._loans.get(row)
-        runs = tuple(_borrowed(core) for core in cores.values())
-        slots = []
+        runs = tuple(run for _, run in cores.values())
+        spare = []
         for span, given in own:
-            core = cores.get(span.start)
-            if core is not None:
-                slots.append(given[core.start - span.start : core.end - span.start])
+            if span.start in cores:
+                _, run = cores[span.start]
+                spare.append(given[run.start - span.start : run.end - span.start : PAGE_SIZE])
         borrowed = [*(known.borrowed if known else ()), *runs]
         return Lent(
             row=row,
             number=number,
             runs=runs,
-            nodes=tuple(node for core in cores.values() for node, _, _ in core.rows),
-            slots=torch.cat(slots).to(torch.int64),
-            entry=Entry.of(row, number, borrowed, slots[0].device),
+            nodes=tuple(node for core, _ in cores.values() for node in _ends(core)),
+            spare=spare,
+            entry=Entry.of(row, number, borrowed, spare[0].device),
         )
 
 
@@ -279,9 +201,28 @@ def _borrowed(core: Span) -> Borrowed:
     for node, offset, count in core.rows:
         # Nodes begin at page borders and hold whole pages, each in order.
         first = offset % PAGE_SIZE
-        pages = node.value[offset - first : offset + count : PAGE_SIZE] // PAGE_SIZE
-        pieces.append(Piece(pages, first, count))
+        heads = node.value[offset - first : offset + count : PAGE_SIZE]
+        pieces.append(Piece(heads, first, count))
     return Borrowed(core.start, core.end, core.delta, tuple(pieces))
+
+
+def _ends(core: Span) -> list[Any]:
+    """Return the nodes to lock: those above them on one path are locked with them."""
+    nodes = [node for node, _, _ in core.rows]
+    following = [*nodes[1:], None]
+    return [
+        node
+        for node, below in zip(nodes, following, strict=True)
+        if below is None or below.parent is not node
+    ]
+
+
+def _give_back(allocator: Any, heads: Tensor) -> None:
+    """Free the whole pages that `heads` stand in."""
+    if hasattr(allocator, "free_page_ids"):
+        allocator.free_page_ids(heads.to(torch.int64) // PAGE_SIZE)
+    else:
+        allocator.free(heads.to(torch.int64))
 
 
 def _edges(span: Span, slots: Tensor, core: Span | None) -> Placed:

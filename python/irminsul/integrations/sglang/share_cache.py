@@ -22,7 +22,8 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.compat import pool_row
-from irminsul.integrations.sglang.share import Interval, Loan, Sharing
+from irminsul.integrations.sglang.share import Sharing
+from irminsul.integrations.sglang.share_loans import Interval, Loan
 
 # Stands in the extra_key of nodes without their prefix, before a digest of that prefix.
 _PIECE = "\0irminsul-piece-"

@@ -31,15 +31,15 @@ class Piece:
 
     Parameters
     ----------
-    pages : Tensor, integer, [n]
-        Pages in order, on the pool's device.
+    heads : Tensor, integer, [n]
+        A slot of each page, in order, on the pool's device.
     first : int
         First row inside the first page.
     count : int
         Rows; they end inside the last page.
     """
 
-    pages: Tensor
+    heads: Tensor
     first: int
     count: int
 
@@ -66,7 +66,7 @@ class Borrowed:
     @property
     def cuts(self) -> int:
         """Tiles beyond one for each page of the borrower."""
-        tiles = sum(len(piece.pages) for piece in self.pieces)
+        tiles = sum(len(piece.heads) for piece in self.pieces)
         return tiles - (self.end - self.start) // PAGE_SIZE
 
 
@@ -99,7 +99,7 @@ def columns_of(borrowed: Sequence[Borrowed]) -> NDArray[np.int32]:
 def _borrowed_tiles(run: Borrowed, number: int) -> Iterator[NDArray[np.int32]]:
     position = run.start
     for piece in run.pieces:
-        page = np.arange(len(piece.pages))
+        page = np.arange(len(piece.heads))
         lo = np.where(page == 0, piece.first, 0)
         hi = np.minimum(PAGE_SIZE, piece.first + piece.count - page * PAGE_SIZE)
         pos0 = position + page * PAGE_SIZE + lo - piece.first
@@ -148,8 +148,8 @@ class Entry:
         columns = torch.from_numpy(columns_of(borrowed))
         if device.type != "cpu":
             columns = columns.pin_memory().to(device, non_blocking=True)
-        pages = torch.cat([piece.pages for run in borrowed for piece in run.pieces])
-        return cls(row, number, borrowed[-1].end, columns, pages.to(torch.int32))
+        heads = torch.cat([piece.heads for run in borrowed for piece in run.pieces])
+        return cls(row, number, borrowed[-1].end, columns, (heads // PAGE_SIZE).to(torch.int32))
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors that another stream will read."""

@@ -128,7 +128,7 @@ class Fuzz:
             return False
         self.adopt(request, start, end, slots)
         finding.follow(window, self.cache.mirror, self.metrics)
-        moved, lent = self.sharing.divide([window], planner._placed([window], slots))
+        moved, lent = self.sharing.divide([window], planner._placed([window], slots)[0])
         spans = [(span.start, span.end) for span in window.spans]
         self.compute(ids, start, end, slots, spans)
         for span, target in moved:

@@ -51,8 +51,10 @@ def engine(model: Path, pool: int, **settings: str) -> Iterator[EngineProcess]:
         yield running
 
 
-def share_pool(model: Path, prompts: list[Prompt], pool: int, folder: Path) -> dict[str, Any]:
-    """Return what B reused from the store beside what A reused of its own."""
+def share_pool(
+    model: Path, prompts: list[Prompt], pool: int, folder: Path, until: float
+) -> dict[str, Any]:
+    """Return what B reused from the store beside what A reused of its own, up to a time."""
     store = Store(folder, 4 << 30)
     tiers = {"host_bytes": str(2 << 30), "pool_master": store.address}
     pairs: list[tuple[Answer, Answer]] = []
@@ -62,6 +64,8 @@ def share_pool(model: Path, prompts: list[Prompt], pool: int, folder: Path) -> d
             engine(model, pool, pool_wait="5", **tiers) as second,
         ):
             for prompt in prompts:
+                if time.monotonic() > until:
+                    break
                 second.flush()
                 remote = second.ask(prompt.ids)
                 local = first.ask(prompt.ids)
@@ -75,8 +79,11 @@ def share_pool(model: Path, prompts: list[Prompt], pool: int, folder: Path) -> d
                 time.sleep(SETTLE_S)
     finally:
         store.close()
+    served = prompts[: len(pairs)]
     return {
-        "prompt_tokens": sum(len(prompt.ids) for prompt in prompts),
+        "calls": len(served),
+        "sessions": len({prompt.session for prompt in served}),
+        "prompt_tokens": sum(len(prompt.ids) for prompt in served),
         "local": sum(local.cached_tokens for local, _ in pairs),
         "remote": sum(remote.cached_tokens for _, remote in pairs),
         "same_token": sum(local.token == remote.token for local, remote in pairs),
@@ -146,11 +153,13 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1)
     parser.add_argument("--skip", type=int, default=0, help="sessions to leave out first")
     parser.add_argument("--turns", type=int, help="calls of each session at most")
+    parser.add_argument("--seconds", type=float, default=1e6, help="begin no call of B after that")
     parser.add_argument("--pool-tokens", type=int, default=32_768)
     parser.add_argument("--only", choices=("pool", "evicted"))
     parser.add_argument("--bar", default=">= 0.90")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    began = time.monotonic()
     calls = chosen(arguments)
     pool, name = arguments.pool_tokens, Path(arguments.prompts).name.split(".")[0]
     prompts = list(encode_calls(calls, load_tokenizer(None), VOCABULARY, pool - 1))
@@ -160,7 +169,7 @@ def main() -> None:
         tiny = TinyModel(vocab_size=VOCABULARY, layers=3, heads=2, context_length=pool)
         model = tiny.write(folder / "model")
         if arguments.only != "evicted":
-            facts = share_pool(model, prompts, pool, folder)
+            facts = share_pool(model, prompts, pool, folder, began + arguments.seconds)
             value = facts["remote"] / max(1, facts["local"])
             rows.append(result_row(f"pool, {name}", value, arguments.bar, facts))
         if arguments.only != "pool":

@@ -93,15 +93,14 @@ class Admission:
             locked = self._lock(window)
             result = self._lend(call, adder, window)
             if budget.holds(adder, request):
-                self._keep(window)
-                self._gathering.saw(len(adder.can_run_list) + budget.decoding(adder))
+                self._keep(adder, window)
                 return result
             self._unlock(locked)
             if result != _result("NO_TOKEN"):
                 return result
         result = call()
         if budget.holds(adder, request):
-            self._keep(window)
+            self._keep(adder, window)
         elif self._locked and result == _result("NO_TOKEN"):
             # Rows that this batch has locked are free again in the next: the pool is not full.
             return _result("OTHER")
@@ -122,7 +121,7 @@ class Admission:
             self._unlock(locked)
             result = call()
         if budget.holds(adder, request):
-            self._keep(window)
+            self._keep(adder, window)
         return result
 
     def take(self, batch: Any) -> list[Window]:
@@ -242,9 +241,10 @@ class Admission:
         compat.count_moved(adder, window.request, window.reused)
         return adder.budget_state() if isinstance(result, type(_result("OTHER"))) else result
 
-    def _keep(self, window: Window) -> None:
+    def _keep(self, adder: Any, window: Window) -> None:
         window.cut(compat.extend_end(window.request))
         self._windows.append(window)
+        self._gathering.saw(len(adder.can_run_list) + budget.decoding(adder))
         # Its results are cut by lengths that a plan changes, so the whole batch is computed.
         self._barred |= refuse.request_reason(window.request) is not None
 

@@ -16,7 +16,10 @@ def batch(lengths: list[int], prefixes: list[int], **fields: Any) -> Any:
     total = sum(lengths)
     ends = [prefix + length for prefix, length in zip(prefixes, lengths, strict=True)]
     given_fields: dict[str, Any] = {
-        "reqs": [SimpleNamespace(rid=f"r{index}") for index in range(len(lengths))],
+        "reqs": [
+            SimpleNamespace(rid=f"r{index}", multimodal_inputs=None, input_embeds=None)
+            for index in range(len(lengths))
+        ],
         "extend_lens": lengths,
         "prefix_lens": prefixes,
         "extend_num_tokens": total,
@@ -95,6 +98,13 @@ def test_a_batch_that_is_short_enough_stays_as_it_is(budget: int | None) -> None
 
 def test_prompt_logprobs_are_cut_by_lengths_that_must_stay() -> None:
     assert heads.split(batch([600], [0], extend_logprob_start_lens=[0]), 64) == []
+
+
+@pytest.mark.parametrize("field", ["multimodal_inputs", "input_embeds", "return_hidden_states"])
+def test_requests_with_more_than_tokens_are_not_cut(field: str) -> None:
+    whole = batch([600], [0])
+    setattr(whole.reqs[0], field, [1])
+    assert heads.split(whole, 64) == []
 
 
 def test_a_head_is_a_batch_of_one_request() -> None:

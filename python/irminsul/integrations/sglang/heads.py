@@ -100,6 +100,10 @@ def adopt(forward_batch: Any, batch: Any, make: Callable[[Any], Any]) -> list[An
 
 
 def _may_be_cut(batch: Any) -> bool:
+    for request in batch.reqs:
+        given = request.multimodal_inputs is not None or request.input_embeds is not None
+        if given or getattr(request, "return_hidden_states", False):
+            return False
     starts = batch.extend_logprob_start_lens or []
     return not batch.return_logprob or list(starts) == list(batch.extend_lens)
 

@@ -107,7 +107,7 @@ class Settings:
     pool_hostname: str = "127.0.0.1"
     pool_protocol: str = "tcp"
     pool_device: str = ""
-    pool_wait: float = 0.05
+    pool_wait: float = 0.04
     gather: float = 0.002
     log_interval: float = 60.0
     test_no_tree_match: str = ""

@@ -89,25 +89,35 @@ class TestEngines:
         assert last["counts"]["fallback"] == {}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"attention_backend": "torch_native", "page_size": 64}, "--attention-backend irminsul"),
-        ({"attention_backend": "irminsul", "page_size": 16}, "--page-size 64"),
-    ],
-)
-def test_what_cannot_borrow_is_refused(arguments: dict[str, Any], reason: str) -> None:
-    page = arguments.pop("page_size")
-    engine = {"version": "0.5.23", "chunk": -1, "page_size": page, "overlap": True}
+REFUSED = {
+    "backend": "--attention-backend irminsul",
+    "decode": "irminsul and flashmla",
+    "page": "--page-size 64",
+    "tables": "no tables",
+    "ranks": "2 ranks",
+    "tiers": "IRMINSUL_HOST_BYTES",
+    "release": "use 0.5.16 or 0.5.23",
+}
+
+
+@pytest.mark.parametrize("version", hosts.ENDS)
+def test_what_cannot_borrow_is_refused_by_name(version: str) -> None:
+    done = hosts.run(version, hosts.HERE / "driver" / "share_refusals.py")
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said.pop("nothing") == ""
+    assert said.keys() == REFUSED.keys()
+    for name, sentence in said.items():
+        assert sentence.startswith("IRMINSUL_REUSE=share cannot serve this engine"), name
+        assert REFUSED[name] in sentence, sentence
+        assert sentence.endswith("IRMINSUL_REUSE=copy moves rows instead."), name
+
+
+def test_an_engine_that_cannot_borrow_does_not_start() -> None:
+    engine = {"version": "0.5.23", "chunk": -1, "page_size": 64, "overlap": True}
+    settings = {"IRMINSUL_REUSE": "share", "TRITON_INTERPRET": "1"}
     done, _ = hosts._drive(
-        {
-            **engine,
-            "pool": 4096 - page,
-            "scenarios": [],
-            "environment": {"IRMINSUL_REUSE": "share", "TRITON_INTERPRET": "1"},
-            "arguments": arguments,
-        }
+        {**engine, "pool": 4032, "scenarios": [], "environment": settings, "arguments": {}}
     )
     assert done.returncode
     assert "IRMINSUL_REUSE=share cannot serve this engine" in done.stderr
-    assert reason in done.stderr

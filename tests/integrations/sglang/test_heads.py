@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.integrations.sglang import heads
 
@@ -49,6 +49,7 @@ def places(lengths: list[int], prefixes: list[int]) -> list[tuple[int, int]]:
     ]
 
 
+@settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6),
     budget=st.integers(8, 200),

@@ -5,8 +5,10 @@
 For every call in order, two lookups by the library's own planner. Local: everything of earlier
 calls is recorded, as in an engine that computed them. Pool: nothing is recorded but the pieces of
 this prompt whose keys earlier calls have written, as in an engine that just started. Keys are whole
-chunks (what irminsul does), or pieces of 64 tokens counted from the start of their chunk: they find
-the head of a chunk whose end differs, at about twice the keys.
+chunks (what irminsul does), pieces of 64 tokens counted from the start of their chunk, which find
+the head of a chunk whose end differs, at about twice the keys, or small chunks of their own, cut by
+content every 32 tokens or so: they also find the rest of a chunk whose start differs, at four times
+the keys and more.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from irminsul import Namespace, Policy, Registry, chunk
+from irminsul import ChunkParams, Namespace, Policy, Registry, chunk
 from irminsul.demo.prompts import encode_calls
 from irminsul.tiers import ChunkSpace, RowLayout
 from irminsul.tokenizer import load_tokenizer
@@ -30,6 +32,7 @@ from numpy.typing import NDArray
 SPACE = ChunkSpace(Namespace(), RowLayout("none", 1, 1))
 SINKS = Policy().sink_tokens
 PIECE = 64
+SMALL = ChunkParams(min=16, avg=32, max=128)
 BARRED = ("variant_early_variation", "whole chunks")
 
 
@@ -52,7 +55,14 @@ def pieces(ids: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
                 yield low, high
 
 
-KINDS = {"whole chunks": whole, "pieces of 64": pieces}
+def small(ids: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
+    """Yield chunks a quarter as long as the engine's, cut by content."""
+    for start, end in pairwise(chunk(ids, SMALL).bounds.tolist()[:-1]):
+        if start >= SINKS:
+            yield start, end
+
+
+KINDS = {"whole chunks": whole, "pieces of 64": pieces, "small chunks": small}
 
 
 def measure(source: str) -> dict[str, Any]:
@@ -118,7 +128,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for source in arguments.files:
         rows += rows_of(source, measure(source))
-        print(json.dumps(rows[-2:]), flush=True)
+        print(json.dumps(rows[-3:]), flush=True)
         result = {
             "machine": f"{platform.machine()}; counts, no times",
             "command": "python benches/tiers/recovery.py "

@@ -1,7 +1,9 @@
-"""A model folder -> decode throughput of SGLang's attention backends and ours, as result rows.
+"""A model folder -> SGLang's attention backends and ours in one run, as result rows.
 
-One engine after the other on the same device, each with the same prompts. Decode is what two runs
-over cached prompts differ by: the same batch asked for few tokens and for many.
+Decode tokens a second, time to the first token and memory, on random weights; and whether answers
+differ by rounding only. Engines start side by side, in groups that fit into the device's memory,
+and work one at a time; decode is what two runs over cached prompts differ by, the same batch asked
+for few tokens and for many.
 
     python benches/serving/backends.py --model FOLDER --out benches/serving/results/backends.json
 """
@@ -17,103 +19,179 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import Ids, Prompts, Row, Server, machine, vocabulary
+import numpy as np
+from backend_engine import Engine
+from backend_rows import HOLES, MOVED, Found, rows_of
+from common import machine, vocabulary
 
-FEW, MANY = 8, 136
-CASES = ((1, 4096), (1, 32_768), (1, 131_072), (16, 4096), (16, 32_768), (128, 4096))
-OURS, THEIRS = "irminsul", ("flashinfer", "flashmla", "triton")
-
-
-def decode_rate(server: Server, prompts: list[Ids], rounds: int) -> list[float]:
-    """Tokens per second over the tokens after the first few, once for each round."""
-    server.closed_loop([[ids] for ids in prompts], len(prompts), 1)
-    rates = []
-    for _ in range(rounds):
-        seconds = {
-            tokens: server.closed_loop([[ids] for ids in prompts], len(prompts), tokens).seconds
-            for tokens in (FEW, MANY)
-        }
-        rates.append(len(prompts) * (MANY - FEW) / (seconds[MANY] - seconds[FEW]))
-    return rates
-
-
-def measure(arguments: argparse.Namespace, backend: str) -> dict[str, Any]:
-    """Start an engine with one backend and measure all cases; a failure is a result too."""
-    found: dict[str, Any] = {"rates": {}, "tokens": []}
-    options = {"attention_backend": backend, "page_size": 64, **json.loads(arguments.engine)}
-    server = Server(arguments.model, "stock", **options)
-    try:
-        for batch, context in arguments.cases:
-            made = Prompts(context, vocabulary(arguments.model), seed=batch + context)
-            prompts = [made.fresh(context) for _ in range(batch)]
-            server.flush()
-            rates = decode_rate(server, prompts, arguments.rounds)
-            found["rates"][batch, context] = rates
-            found["tokens"].append(server.serve(prompts[0], tokens=16).tokens)
-            print(
-                f"{backend:<11} batch {batch:<4} context {context:<7} "
-                f"{statistics.median(rates):9.1f} tokens/s",
-                flush=True,
-            )
-    finally:
-        server.stop()
-    return found
+GROUPS = "irminsul,flashinfer;flashmla,triton"
+CASES = (
+    (128, 4096),
+    (64, 4096),
+    (16, 4096),
+    (1, 4096),
+    (16, 16_384),
+    (4, 16_384),
+    (4, 32_768),
+    (1, 32_768),
+    (1, 131_072),
+)
+"""Of one context the largest batch first: the others use its prompts, which are then cached."""
+LENGTHS = (1, 5, 63, 64, 65, 130, 700, 3000)
 
 
-def rows_of(found: dict[str, dict[str, Any]], cases: list[tuple[int, int]]) -> list[Row]:
-    """Our rate beside the best of the others, and how many first tokens are the same."""
-    rows = []
-    for index, case in enumerate(cases):
-        rates = {name: result["rates"].get(case) for name, result in found.items()}
-        medians = {name: statistics.median(values) for name, values in rates.items() if values}
-        rivals = {name: value for name, value in medians.items() if name != OURS}
-        if OURS not in medians or not rivals:
-            continue
-        best = max(rivals, key=lambda name: rivals[name])
-        same = [
-            a == b for a, b in zip(*(found[n]["tokens"][index] for n in (OURS, best)), strict=False)
-        ]
-        rows.append(
-            {
-                "bar_id": "backend.1",
-                "case": f"batch {case[0]}, context {case[1]}",
-                "metric": "decode throughput",
-                "value": round(medians[OURS], 1),
-                "unit": "tokens/s",
-                "rival": f"{best}, the best of {', '.join(rivals)}",
-                "rival_value": round(rivals[best], 1),
-                "bar": ">= the rival, within spread",
-                "samples": [round(rate, 1) for rate in rates[OURS] or []],
-                "equal_tokens": f"{sum(same)} of {len(same)}",
-            }
+def options_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return engine arguments of ``BACKEND[-pagePAGE][+irminsul]``."""
+    name, _, cache = name.partition("+")
+    backend, _, page = name.partition("-page")
+    size = int(page or 64)
+    options = {
+        "model_path": arguments.model,
+        "attention_backend": backend,
+        "page_size": size,
+        "max_total_tokens": arguments.tokens - size,
+        "cuda_graph_bs_decode": sorted({1, 4, 16, *(batch for batch, _ in arguments.cases)}),
+        "mem_fraction_static": 0.9,
+        "log_level": "info",
+    }
+    if cache:
+        options["radix_cache_backend"] = cache
+    return options | json.loads(arguments.engine)
+
+
+def start(names: list[str], arguments: argparse.Namespace) -> list[Engine]:
+    """Start engines at the same time; those that do not come up are named and left out."""
+    engines = []
+    for number, name in enumerate(names):
+        options = options_of(name, arguments) | {"port": 31_000 + 200 * number}
+        # Only the cache backend reads these: holes in the prompts of such requests, for `answers`.
+        hooks = {"IRMINSUL_TEST_HOLES": "holes", "IRMINSUL_TEST_NO_TREE_MATCH": "holes"}
+        engines.append(
+            Engine(name, options, arguments.many, arguments.logs / f"{name}.log", **hooks)
         )
-    return rows
+        time.sleep(arguments.stagger)
+    up = []
+    for engine in engines:
+        try:
+            print(f"# {engine.name} up in {engine.wait()} s", flush=True)
+            up.append(engine)
+        except (RuntimeError, EOFError) as error:
+            print(f"# {engine.name}: {error!r}"[:300], flush=True)
+            engine.stop()
+    return up
 
 
-def main() -> int:
+def requests(vocabulary_size: int) -> dict[str, tuple[list[dict[str, Any]], bool]]:
+    """Return what `answers` asks: step -> requests, and whether all come at once."""
+    random, low = np.random.default_rng(7), min(1000, vocabulary_size // 4)
+
+    def text(count: int) -> list[int]:
+        return [int(i) for i in random.integers(low, vocabulary_size - low, count)]
+
+    prompts = [text(length) for length in LENGTHS]
+    exact = [{"ids": ids, "tokens": 24, "exact": True} for ids in prompts]
+    branches = [{"ids": prompts[-1][:n] + text(30), "exact": True} for n in (3000, 1000, 100)]
+    # Of one text at 90: behind more, and behind less of another one.
+    document, rest = text(2000), text(30)
+    moved = [
+        {"ids": text(head) + document + rest, "rid": f"moved{head}"} for head in (90, 131, 1300, 47)
+    ]
+    holes = [
+        {"ids": prompts[-1], "rid": rid, "exact": False, "tokens": 24}
+        for rid in ("whole", "holes1", "holes3", "holes8")
+    ]
+    many = [{"ids": text(int(n)), "tokens": 40} for n in random.integers(5, 3000, 40)]
+    for request in many[::7]:
+        request["abort"] = 0.15
+    return {
+        "alone": (exact, False),
+        "together": (exact, True),
+        "prefixes": (branches, False),
+        MOVED: (moved, False),
+        HOLES: (holes, False),
+        "forty at once, some aborted": (many, True),
+    }
+
+
+def measure(engines: list[Engine], arguments: argparse.Namespace, found: Found) -> None:
+    """Take all cases of engines that are up, each step on all of them in turn."""
+    for engine in engines:
+        found[engine.name] = {"rates": {}, "answers": {}, "first": {}, "fill": {}}
+        found[engine.name]["memory"] = engine("memory")
+    if arguments.answers:
+        for step, (asked, together) in requests(vocabulary(arguments.model)).items():
+            for engine in engines:
+                _try(engine, found, ("answers", step), "answers", asked, together)
+        for engine in engines:
+            engine("flush")
+    for batch, context in arguments.cases:
+        for engine in engines:
+            _try(engine, found, ("fill", (batch, context)), "fill", batch, context)
+        for _ in range(arguments.rounds):
+            for engine in engines:
+                if (batch, context) in found[engine.name]["fill"]:
+                    rates = found[engine.name]["rates"].setdefault((batch, context), [])
+                    rates.append(engine("rate", batch))
+        print(f"{batch} x {context}: {_line(engines, found, (batch, context))}", flush=True)
+    for context in arguments.contexts:
+        for engine in engines:
+            samples = arguments.rounds
+            _try(engine, found, ("first", context), "first_token", context, samples)
+
+
+def _try(engine: Engine, found: Found, place: tuple[str, Any], method: str, *rest: Any) -> None:
+    """Keep an answer, or name what went wrong and go on."""
+    try:
+        found[engine.name][place[0]][place[1]] = engine(method, *rest)
+    except RuntimeError as error:
+        print(f"# {engine.name} {place}: {error}"[:300], flush=True)
+
+
+def _line(engines: list[Engine], found: Found, case: tuple[int, int]) -> str:
+    rates = {engine.name: found[engine.name]["rates"].get(case) for engine in engines}
+    return ", ".join(f"{name} {statistics.median(r):.1f}" for name, r in rates.items() if r)
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="folder with a config.json; random weights")
     parser.add_argument("--out", type=Path, help="results file to write")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--backends", default=",".join((OURS, *THEIRS)))
+    parser.add_argument("--logs", type=Path, default=Path(), help="folder for the engines' logs")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--groups", default=GROUPS, help="of BACKEND[-pageN][+irminsul]")
     parser.add_argument("--cases", type=json.loads, default=[list(case) for case in CASES])
-    parser.add_argument("--engine", default='{"mem_fraction_static": 0.8}', help="JSON")
+    parser.add_argument("--contexts", type=json.loads, default=[4096, 32_768])
+    parser.add_argument("--tokens", type=int, default=620_032, help="rows of the pool")
+    parser.add_argument("--many", type=int, default=136, help="tokens of the longer runs")
+    parser.add_argument("--answers", action="store_true", help="compare answers too")
+    parser.add_argument("--stagger", type=float, default=1.0, help="seconds between starts")
+    parser.add_argument("--engine", default="{}", help="engine arguments as JSON")
     arguments = parser.parse_args()
     arguments.cases = [(batch, context) for batch, context in arguments.cases]
-    found = {}
-    for backend in arguments.backends.split(","):
+    return arguments
+
+
+def main() -> int:
+    arguments = parsed()
+    found: Found = {}
+    arguments.logs.mkdir(parents=True, exist_ok=True)
+    for group in arguments.groups.split(";"):
         began = time.perf_counter()
+        engines = start(group.split(","), arguments)
         try:
-            found[backend] = measure(arguments, backend)
-        except Exception as error:
-            print(f"{backend}: {error}", flush=True)
-        print(f"# {backend}: {time.perf_counter() - began:.1f} s", flush=True)
-    rows = rows_of(found, arguments.cases)
-    if arguments.out:
-        report = {"machine": machine(), "command": shlex.join(["python", *sys.argv]), "rows": rows}
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
-    for row in rows:
-        print(row["case"], row["value"], row["rival"], row["rival_value"], row["equal_tokens"])
+            measure(engines, arguments, found)
+        finally:
+            for engine in engines:
+                engine.stop()
+        rows = rows_of(found, arguments.cases, arguments.contexts, arguments.tokens)
+        print(f"# {group}: {time.perf_counter() - began:.1f} s", flush=True)
+        if arguments.out:
+            command = shlex.join(["python", *sys.argv])
+            report = {"machine": machine(), "command": command, "rows": rows}
+            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    for each in rows:
+        counts = each.get("counts", "")
+        print(each["bar_id"], each["case"], each["value"], each["rival_value"] or "", counts)
     return 0 if rows else 1
 
 

@@ -1,0 +1,219 @@
+"""One SGLang engine in a process of its own: commands come by a pipe, what was measured goes back.
+
+So several engines can start at the same time and share one device, of which one works at a time.
+Must not know what the numbers are compared with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Ids, Prompts, vocabulary
+
+FEW = 8
+"""Tokens of the shorter of two runs over the same cached prompts; decode is their difference."""
+
+
+class Engine:
+    """An engine in another process; calls are the methods of `_Served`."""
+
+    def __init__(
+        self, name: str, options: dict[str, Any], many: int, log: Path, **environment: str
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.name = name
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, options, many, str(log), environment), daemon=False
+        )
+        self._process.start()
+        theirs.close()
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        """Call and wait; what went wrong in the engine's process is raised here."""
+        self._ours.send((method, arguments))
+        return self.wait()
+
+    def wait(self) -> Any:
+        """Wait for the answer that is due; the first one says that the engine is up."""
+        good, value = self._ours.recv()
+        if not good:
+            raise RuntimeError(f"{self.name}: {value}")
+        return value
+
+    def stop(self) -> None:
+        """Let the engine end, and its process."""
+        with contextlib.suppress(BrokenPipeError):
+            self._ours.send(("stop", ()))
+        self._process.join(20)
+        if self._process.is_alive():
+            self._process.terminate()
+
+
+def _serve(
+    pipe: Connection, options: dict[str, Any], many: int, log: str, environment: dict[str, str]
+) -> None:
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, sys.stdout.fileno())
+    os.dup2(handle, sys.stderr.fileno())
+    os.environ.update(environment)
+    try:
+        served = _Served(options, many)
+        pipe.send((True, served.up))
+    except BaseException as error:
+        traceback.print_exc()
+        pipe.send((False, f"did not start: {error!r}"))
+        return
+    while True:
+        method, arguments = pipe.recv()
+        if method == "stop":
+            served.engine.shutdown()
+            return
+        try:
+            pipe.send((True, getattr(served, method)(*arguments)))
+        except Exception as error:
+            traceback.print_exc()
+            pipe.send((False, repr(error)))
+
+
+class _Served:
+    """What can be asked of an engine."""
+
+    def __init__(self, options: dict[str, Any], many: int) -> None:
+        import sglang
+
+        began = time.perf_counter()
+        self.engine = sglang.Engine(
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            grammar_backend="none",
+            random_seed=0,
+            **options,
+        )
+        self._vocabulary = vocabulary(options["model_path"])
+        self._context, self._prompts = 0, list[Ids]()
+        self._many = many
+        self.up = round(time.perf_counter() - began, 1)
+
+    def fill(self, batch: int, context: int) -> float | None:
+        """Put the prompts of a case into the cache, if they are not there yet.
+
+        Returns
+        -------
+        float or None
+            Seconds to the first one's token, which was cold.
+        """
+        if self._context == context and len(self._prompts) >= batch:
+            return None
+        self.flush()
+        made = Prompts(context, self._vocabulary, seed=context)
+        self._context, self._prompts = context, [made.fresh(context) for _ in range(batch)]
+        first = self._seconds(self._prompts[:1], 1)
+        if batch > 1:
+            self._seconds(self._prompts, 1)
+        return first
+
+    def rate(self, batch: int) -> float:
+        """Return the tokens per second of decode over so many of the prompts that `fill` put in."""
+        prompts = self._prompts[:batch]
+        seconds = {tokens: self._seconds(prompts, tokens) for tokens in (FEW, self._many)}
+        return batch * (self._many - FEW) / (seconds[self._many] - seconds[FEW])
+
+    def first_token(self, context: int, samples: int) -> dict[str, float]:
+        """Return the median seconds to the token of a cold prompt, and of one that is cached."""
+        self._context = 0
+        made, cold, warm = Prompts(context, self._vocabulary, seed=context), [], []
+        for _ in range(samples):
+            self.flush()
+            ids = made.fresh(context)
+            cold.append(self._seconds([ids], 1))
+            warm.append(self._seconds([ids], 1))
+        return {"cold": statistics.median(cold), "cached": statistics.median(warm)}
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the scheduler says of its memory, in GB and tokens."""
+        states = self.engine.get_server_info()["internal_states"]
+        found = dict(states[0].get("memory_usage", {}))
+        return {name: found[name] for name in found if np.isscalar(found[name])}
+
+    def flush(self) -> None:
+        """Empty the cache; an engine that has just answered may not be idle yet."""
+        for _ in range(200):
+            if self.engine.flush_cache().success:
+                return
+            time.sleep(0.05)
+        raise RuntimeError("the engine never became idle")
+
+    def answers(self, requests: list[dict[str, Any]], together: bool) -> list[dict[str, Any]]:
+        """Answer requests one by one or at once.
+
+        Parameters
+        ----------
+        requests
+            Of ``ids``, and optionally ``rid``, ``tokens``, ``exact`` (reuse nothing that moved) and
+            ``abort``, seconds after which it is ended.
+
+        Returns
+        -------
+        list of dict
+            Output ``tokens``, the ``logprobs`` of the two likeliest at each step as (logprob, id)
+            pairs, and how much of the prompt was ``cached``.
+        """
+        import asyncio
+
+        async def everything() -> list[Any]:
+            if together:
+                return list(await asyncio.gather(*(self._answer(r) for r in requests)))
+            return [await self._answer(request) for request in requests]
+
+        return list(self.engine.loop.run_until_complete(everything()))
+
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        import asyncio
+
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        sampling = {"temperature": 0, "max_new_tokens": request.get("tokens", 16)}
+        sampling |= {"ignore_eos": True}
+        if request.get("exact"):
+            sampling["custom_params"] = {"irminsul": False}
+        rid = f"{request.get('rid', 'r')}-{time.monotonic_ns()}"
+        asked = GenerateReqInput(
+            input_ids=request["ids"],
+            sampling_params=sampling,
+            rid=rid,
+            return_logprob=True,
+            top_logprobs_num=2,
+        )
+        manager = self.engine.tokenizer_manager
+        if "abort" in request:
+            asyncio.get_running_loop().call_later(request["abort"], manager.abort_request, rid)
+        answer: dict[str, Any] = {"meta_info": {}, "output_ids": []}
+        async for newest in manager.generate_request(asked, None):
+            answer = newest
+        meta = answer["meta_info"]
+        tops = meta.get("output_top_logprobs") or []
+        return {
+            "tokens": list(answer["output_ids"]),
+            "logprobs": [[(float(p), int(i)) for p, i, *_ in step] for step in tops],
+            "cached": int(meta.get("cached_tokens", 0)),
+        }
+
+    def _seconds(self, prompts: list[Ids], tokens: int) -> float:
+        """Return how long all answers take, in one batch and without streaming."""
+        began = time.perf_counter()
+        self.engine.generate(
+            input_ids=[ids.tolist() for ids in prompts],
+            sampling_params={"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
+        )
+        return time.perf_counter() - began

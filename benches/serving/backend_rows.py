@@ -1,0 +1,141 @@
+"""What engines with different attention backends answered, and how fast -> result rows.
+
+Knows names like ``irminsul-page1+irminsul``: backend, page, cache backend. Must not know an engine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from agreement import by_rounding, summary
+from common import Row
+
+OURS = "irminsul"
+MOVED, HOLES = "moved", "holes at delta 0"
+USUAL_NOISE = 0.02
+"""A logprob's difference in bf16 where no second stock backend has run to say."""
+
+Found = dict[str, dict[str, Any]]
+
+
+def rows_of(
+    found: Found, cases: list[tuple[int, int]], contexts: list[int], tokens: int
+) -> list[Row]:
+    """Return all rows of what has been found so far."""
+    return [
+        *decode_rows(found, cases),
+        *first_token_rows(found),
+        *memory_rows(found, contexts, tokens),
+        *answer_rows(found),
+    ]
+
+
+def row(bar_id: str, case: str, metric: str, value: float, unit: str, **more: Any) -> Row:
+    """Return a result row with all its fields."""
+    fields: Row = {"bar_id": bar_id, "case": case, "metric": metric, "value": value, "unit": unit}
+    return fields | {"rival": None, "rival_value": None, "bar": None, "samples": None} | more
+
+
+def decode_rows(found: Found, cases: list[tuple[int, int]]) -> list[Row]:
+    """Our rate beside the best of the others."""
+    rows = []
+    for case in cases:
+        rates = {name: result["rates"].get(case) for name, result in found.items()}
+        medians = {name: statistics.median(values) for name, values in rates.items() if values}
+        rivals = {n: v for n, v in medians.items() if not n.startswith(OURS)}
+        if not rivals:
+            continue
+        best = max(rivals, key=lambda name: rivals[name])
+        for name in (n for n in medians if n.startswith(OURS)):
+            rows.append(
+                row(
+                    "backend.1",
+                    f"batch {case[0]}, context {case[1]}, {name}",
+                    "decode throughput",
+                    round(medians[name], 1),
+                    "tokens/s",
+                    rival=f"{best}, the best of {', '.join(rivals)}",
+                    rival_value=round(rivals[best], 1),
+                    bar=">= the rival, within spread",
+                    samples=[round(rate, 1) for rate in rates[name] or []],
+                    rival_samples=[round(rate, 1) for rate in rates[best] or []],
+                    others={n: round(v, 1) for n, v in rivals.items()},
+                )
+            )
+    return rows
+
+
+def first_token_rows(found: Found) -> list[Row]:
+    """Seconds to a cold and to a cached prompt's first token."""
+    rows = []
+    for name, result in found.items():
+        for context, seconds in result["first"].items():
+            for kind, value in seconds.items():
+                case = f"{context} tokens, {kind}, {name}"
+                rows.append(
+                    row("backend.ttft", case, "time to first token", round(value * 1e3, 2), "ms")
+                )
+    return rows
+
+
+def memory_rows(found: Found, contexts: list[int], tokens: int) -> list[Row]:
+    """Bytes of the KV pool that a session takes, and what the engine holds besides."""
+    rows = []
+    for name, result in found.items():
+        memory = result["memory"]
+        capacity = memory.get("token_capacity") or tokens
+        a_token = memory.get("kvcache", 0.0) * 2**30 / capacity
+        for context in contexts:
+            case = f"{context} tokens, {name}"
+            value = round(a_token * context)
+            rows.append(row("backend.memory", case, "KV bytes of a session", value, "bytes"))
+        graphs = memory.get("graph", 0.0)
+        rows.append(row("backend.memory", name, "CUDA graphs", graphs, "GB", engine=memory))
+    return rows
+
+
+def answer_rows(found: Found) -> list[Row]:
+    """Answers of ours against a stock backend's, with what two stock backends differ by."""
+    stock = [n for n in found if not n.startswith(OURS) and found[n]["answers"]]
+    rows = []
+    for name, result in found.items():
+        if not stock or name == stock[0]:
+            continue
+        for step, ours in result["answers"].items():
+            theirs = found[stock[0]]["answers"].get(step)
+            # Only two cache backends that both move text see the same rows then.
+            if theirs and (step != MOVED or _moves(name) == _moves(stock[0])):
+                usual = max([USUAL_NOISE, *_usual(found, stock, step)])
+                rows.append(_answer_row(name, step, summary(ours, theirs), stock[0], usual))
+        if HOLES in result["answers"] and _moves(name):
+            whole, *holed = result["answers"][HOLES]
+            counts = summary(holed, [whole] * len(holed))
+            rows.append(_answer_row(name, HOLES, counts, "its own full prefill", USUAL_NOISE))
+    return rows
+
+
+def _moves(name: str) -> bool:
+    return name.endswith("+irminsul")
+
+
+def _answer_row(name: str, step: str, counts: dict[str, Any], rival: str, usual: float) -> Row:
+    ours = name.startswith(OURS)
+    return row(
+        "backend.answers" if ours else "backend.answers-stock",
+        f"{step}, {name}",
+        "answers that differ by more than rounding",
+        int(not by_rounding(counts, usual)),
+        "",
+        rival=rival,
+        bar="== 0" if ours else None,
+        counts=counts,
+        usual_noise=usual,
+    )
+
+
+def _usual(found: Found, stock: list[str], step: str) -> list[float]:
+    """Return how far other stock backends are from the first."""
+    first = found[stock[0]]["answers"][step]
+    others = (found[name]["answers"].get(step) for name in stock[1:])
+    return [summary(other, first)["noise"] for other in others if other]

@@ -33,7 +33,10 @@ class Rotary:
     interleaved: bool = True
 
 
-# config.json of each model on its hub page; Mistral's params.json spells YaRN in other words.
+# config.json of each model on its hub page; Mistral's params.json spells YaRN in other words. That
+# file of Mistral Large 3 (theta 10,000, factor 36, 8,192 original positions, no scale of its own) is
+# repeated by NVIDIA TensorRT-LLM's tests of its Mistral config loader; Kimi-K2's factors, 32 and
+# from 0905 on 64, by public inspections of its config.json.
 MODELS = {
     "DeepSeek-V2-Lite": Rotary(1e4, 163_840, Yarn(40, 4096, mscale=0.707, mscale_all_dim=0.707)),
     "DeepSeek-V3 and R1": Rotary(1e4, 163_840, Yarn(40, 4096)),

@@ -34,7 +34,7 @@ class Rotary:
 
 
 # config.json of each model on its hub page; Mistral's params.json spells YaRN in other words. That
-# file of Mistral Large 3 (theta 10,000, factor 36, 8,192 original positions, no scale of its own) is
+# file of Mistral Large 3 (theta 10,000, factor 36, 8,192 original positions, nothing scaled) is
 # repeated by NVIDIA TensorRT-LLM's tests of its Mistral config loader; Kimi-K2's factors, 32 and
 # from 0905 on 64, by public inspections of its config.json.
 MODELS = {

@@ -145,6 +145,21 @@ def test_another_engine_fetches_what_one_has_kept() -> None:
     assert two.prefetch(NAMESPACE, prompt, [(1000, 1200)], 5.0) is None
 
 
+def test_a_rank_that_does_not_publish_keeps_for_itself_and_fetches() -> None:
+    shared = HostTier(8 * MIB)
+    second = ChunkPool(LAYOUT, 4 * MIB, shared, CostModel(**EAGER), publishes=False)
+    stored = kept(second, TEXT)
+    assert len(shared) == 0
+    assert check(second, TEXT) > 0
+    kept(ChunkPool(LAYOUT, 4 * MIB, shared), TEXT)
+    second.clear()
+    coming = second.prefetch(NAMESPACE, TEXT, [(0, len(TEXT))], 5.0)
+    assert coming is not None
+    assert coming.done
+    second.admit(coming)
+    assert check(second, np.append(TEXT, 1)) == stored
+
+
 def test_what_does_not_pay_is_not_fetched() -> None:
     shared = HostTier(8 * MIB)
     kept(ChunkPool(LAYOUT, 4 * MIB, shared), TEXT)

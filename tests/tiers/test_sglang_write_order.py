@@ -95,3 +95,42 @@ def test_slots_are_read_behind_the_forward_and_the_scheduler(log: list[str]) -> 
     assert log[-2:] == ["synchronize", "leave"]
     assert metrics.counts["tier_written_tokens"] > 64
     assert not metrics.fallbacks
+
+
+def test_ranks_lock_the_same_paths_whatever_they_have_to_copy() -> None:
+    """One rank has all of the path already, and one must not trust what is recorded of it."""
+    layers = [torch.zeros(TOKENS, 1, 8)]
+    locks: list[list[str]] = []
+    for known, trusted in ((False, True), (True, True), (False, False)):
+        chunks = ChunkPool(identity.row_layout(layers, 0), 2 << 20, policy=Policy(sink_tokens=0))
+        taken: list[str] = []
+        cache = SimpleNamespace(
+            inc_lock_ref=lambda node, taken=taken: taken.append("lock"),
+            dec_lock_ref=lambda node, taken=taken: taken.append("unlock"),
+        )
+        writer = tiers_writer.WriteBehind(
+            chunks,
+            layers,
+            cache,
+            Metrics(60.0),
+            most_tokens=4096,
+            max_chunk=ChunkParams().max,
+            max_depth=8,
+            together=True,
+        )
+        for turn in range(2 if known else 1):
+            if turn:
+                taken.clear()
+            writer.path(_leaf(), "root", Namespace(), None, trusted)
+            assert taken == ["lock"]
+            until = time.monotonic() + 30.0
+            while writer.copied <= turn and time.monotonic() < until:
+                time.sleep(0.01)
+            # Copied here, not yet everywhere.
+            writer.unlock(turn)
+            assert taken == ["lock"]
+            writer.unlock(turn + 1)
+        locks.append(taken)
+        assert writer.locked_tokens == 0
+        writer.close()
+    assert locks == [["lock", "unlock"]] * 3

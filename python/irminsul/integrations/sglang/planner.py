@@ -148,15 +148,19 @@ def _numbers(
 
 
 def _slots(moved: Placed, gaps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the slots to read, to write, and of the tokens to compute, int64."""
+    """Return the slots to read, to write, and of the tokens to compute, int64.
+
+    Those to compute come first in memory: SGLang's kernels were compiled for aligned tensors.
+    """
     source = [
         node.value.narrow(0, offset, count)
         for span, _ in moved
         for node, offset, count in span.rows
     ]
     distant = sum(span.length for span, _ in moved)
-    joined = torch.cat([*source, *(target for _, target in moved), *gaps]).to(torch.int64)
-    return joined[:distant], joined[distant : 2 * distant], joined[2 * distant :]
+    joined = torch.cat([*gaps, *source, *(target for _, target in moved)]).to(torch.int64)
+    kept = len(joined) - 2 * distant
+    return joined[kept : kept + distant], joined[kept + distant :], joined[:kept]
 
 
 def _placed(windows: list[Window], slots: Tensor) -> tuple[Placed, tuple[Tensor, ...]]:

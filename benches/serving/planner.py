@@ -69,8 +69,8 @@ def prompt(text: Any, holes: int, random: Any) -> Any:
     return np.concatenate([*parts, np.array_split(fresh, holes)[-1]])
 
 
-def plan(mirror: TreeMirror, ids: Any, metrics: Metrics, device: str) -> tuple[float, int]:
-    """Return the seconds that planning one request takes, and the tokens it moves."""
+def plan(mirror: TreeMirror, ids: Any, metrics: Metrics, device: str) -> tuple[list[float], int]:
+    """Return when planning one request began and each of its parts ended, and what it moves."""
     request = SimpleNamespace(
         rid="bench",
         full_untruncated_fill_ids=array("q", ids.tobytes()),
@@ -85,15 +85,18 @@ def plan(mirror: TreeMirror, ids: Any, metrics: Metrics, device: str) -> tuple[f
     )
     if device == "cuda":
         torch.cuda.synchronize()
-    began = time.perf_counter()
+    times = [time.perf_counter()]
     window = Window(request, 0, len(ids))
     finding.find_spans(window, mirror, NAMESPACE, LIMITS, metrics)
+    times.append(time.perf_counter())
     finding.keep_worthwhile(window, COSTS, metrics)
     finding.cut_to_limits([window], LIMITS, metrics)
     finding.follow(window, mirror, metrics)
+    times.append(time.perf_counter())
     if window.spans:
         planner.prepare(batch, [window])
-    return time.perf_counter() - began, window.reused
+    times.append(time.perf_counter())
+    return times, window.reused
 
 
 def main() -> None:
@@ -108,7 +111,7 @@ def main() -> None:
     mirror, texts = full_registry(arguments.entries, random, arguments.device)
     metrics, rows = Metrics(60.0), []
     for case, holes in (("two_holes", 2), ("nine_holes", 9), ("nothing known", 0)):
-        seconds = []
+        seconds, parts = [], []
         for sample in range(arguments.samples + 20):
             text = texts[int(random.integers(len(texts)))]
             fresh = random.integers(0, 129_280, LENGTH, dtype=np.int64)
@@ -117,7 +120,8 @@ def main() -> None:
             if (reused > LENGTH * 0.98) != bool(holes):
                 raise SystemExit(f"{case}: {reused} of {LENGTH} tokens would be moved")
             if sample >= 20:
-                seconds.append(taken * 1e3)
+                seconds.append((taken[-1] - taken[0]) * 1e3)
+                parts.append(np.diff(taken) * 1e3)
         rows.append(
             {
                 "bar_id": "sglang.6",
@@ -130,6 +134,13 @@ def main() -> None:
                 "bar": "< 0.5",
                 "samples": len(seconds),
                 "p50": round(float(np.percentile(seconds, 50)), 4),
+                "parts_p50": dict(
+                    zip(
+                        ("find", "choose", "prepare"),
+                        np.median(parts, axis=0).round(4).tolist(),
+                        strict=True,
+                    )
+                ),
                 "entries": int(mirror.registry.stats()["fingerprints"]),
             }
         )

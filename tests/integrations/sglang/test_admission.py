@@ -397,6 +397,16 @@ def test_what_has_to_be_computed_waits_for_nobody() -> None:
     assert second.can_run_list == [mostly]
 
 
+def test_nobody_waits_while_others_decode() -> None:
+    """The scheduler comes by once in a step, which may take longer than any gap."""
+    admission, document, adder = burst(3)
+    one = request(moved(document, 10))
+    first = adder(1)
+    first.running_batch = SimpleNamespace(reqs=[SimpleNamespace(finished=lambda: False)])
+    admission.add_one(add_one_req, first, one)
+    assert first.can_run_list == [one]
+
+
 def test_a_burst_that_never_comes_is_not_waited_for() -> None:
     admission, document, adder = burst(3, gap=1e-9)
     one = request(moved(document, 10))

@@ -162,7 +162,8 @@ class Admission:
         if self._gathers is adder:
             return True
         cheap = bool(window.spans) and window.end - window.start - window.reused <= _CHEAP
-        waits = cheap and self._gathering.waits(adder.waiting_queue_len, budget.decoding(adder))
+        idle = cheap and not budget.decoding(adder)
+        waits = idle and self._gathering.waits(adder.waiting_queue_len)
         self._gathers = adder if waits else None
         return waits
 

@@ -33,8 +33,9 @@ class Gathering:
     Notes
     -----
     Nobody waits longer than ``MOST_GAPS * gap``, and nobody waits at all who is as many as were
-    seen at once in the last second: a single client never does. Time differs between ranks, so
-    ranks that have to admit the same requests must not use this.
+    seen at once in the last second: a single client never does. Ask only while nothing runs: the
+    scheduler comes by once in a decoding step, which may be longer than any gap. Time differs
+    between ranks, so ranks that have to admit the same requests must not use this.
     """
 
     def __init__(self, gap: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,16 +53,10 @@ class Gathering:
         if clients >= self._most or now - self._most_at > MEMORY:
             self._most, self._most_at = clients, now
 
-    def waits(self, waiting: int, running: int) -> bool:
-        """Return whether a batch that could begin now should wait for more requests.
-
-        Parameters
-        ----------
-        waiting, running
-            Requests in the queue, and those that decode.
-        """
+    def waits(self, waiting: int) -> bool:
+        """Return whether a batch that could begin now should wait for more than `waiting`."""
         now = self._clock()
-        if not self._gap or now - self._most_at > MEMORY or waiting + running >= self._most:
+        if not self._gap or now - self._most_at > MEMORY or waiting >= self._most:
             self._waiting = 0
             return False
         if not self._waiting:

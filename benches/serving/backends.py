@@ -66,6 +66,7 @@ def start(names: list[str], arguments: argparse.Namespace) -> list[Engine]:
         options = options_of(name, arguments) | {"port": 31_000 + 200 * number}
         # Only the cache backend reads these: holes in the prompts of such requests, for `answers`.
         hooks = {"IRMINSUL_TEST_HOLES": "holes", "IRMINSUL_TEST_NO_TREE_MATCH": "holes"}
+        hooks |= arguments.environment.get(name, {})
         engines.append(
             Engine(name, options, arguments.many, arguments.logs / f"{name}.log", **hooks)
         )
@@ -164,6 +165,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=620_032, help="rows of the pool")
     parser.add_argument("--many", type=int, default=136, help="tokens of the longer runs")
     parser.add_argument("--answers", action="store_true", help="compare answers too")
+    parser.add_argument("--environment", type=json.loads, default={}, help="engine: variables")
     parser.add_argument("--stagger", type=float, default=1.0, help="seconds between starts")
     parser.add_argument("--engine", default="{}", help="engine arguments as JSON")
     arguments = parser.parse_args()

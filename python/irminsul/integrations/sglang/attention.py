@@ -6,10 +6,12 @@ where a model asks for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 NAME = "irminsul"
+_MARK = "irminsul_original"
 
 
 def register() -> None:
@@ -53,7 +55,30 @@ def _create(runner: Any) -> Any:
     scaled = getattr(runner.model_config.hf_config, "llama_4_scaling", None)
     if NAME not in apart and not scaled:
         apart.append(NAME)
+    if runner.device != "cpu" and NAME in apart and os.environ.get("IRMINSUL_TEST_FUSED_ROPE"):
+        _leave_turning_to_backend()
     return backend
+
+
+def _leave_turning_to_backend() -> None:
+    """Have MLA layers hand decode's rotary parts over unturned, as they do to trtllm_mla.
+
+    The backend touches both parts anyway, to put queries together and rows into the pool.
+    """
+    from sglang.srt.models.deepseek_common.attention_forward_methods import forward_mla
+
+    layers = forward_mla.DeepseekMLAForwardMixin
+    original = layers._fuse_rope_for_trtllm_mla
+    if hasattr(original, _MARK):
+        return
+
+    def fuses(self: Any, forward_batch: Any) -> bool:
+        if self.current_attention_backend == NAME:
+            return self.rotary_emb is not None and bool(forward_batch.forward_mode.is_decode())
+        return bool(original(self, forward_batch))
+
+    setattr(fuses, _MARK, original)
+    layers._fuse_rope_for_trtllm_mla = fuses
 
 
 def _form_for(backend: Any) -> Callable[[Any, Any], Any]:

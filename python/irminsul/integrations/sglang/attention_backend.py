@@ -120,6 +120,9 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         save_kv_cache: bool = True,
         q_rope: Tensor | None = None,
         k_rope: Tensor | None = None,
+        cos_sin_cache: Tensor | None = None,
+        is_neox: bool = False,
+        llama_4_scaling: Tensor | None = None,
     ) -> Tensor:
         """Write the batch's rows to the pool, then attend; the same for prefill and decode.
 
@@ -131,6 +134,12 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
             New rows and their latent part.
         q_rope, k_rope : Tensor, optional
             The rotary parts where SGLang hands them over apart.
+        cos_sin_cache : Tensor, [positions, 64], optional
+            Angles by which the rotary parts are still to be turned, by each token's position.
+        is_neox : bool
+            Whether a pair is (i, i + 32), not (2i, 2i + 1).
+        llama_4_scaling : Tensor, optional
+            None; models that have it hand their queries over whole.
 
         Returns
         -------
@@ -149,7 +158,10 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
                 self.token_to_kv_pool.set_kv_buffer(layer, _write_location(slots), k, v)
             q = q.reshape(-1, layer.tp_q_head_num, _ROW)
         else:
-            q = self._join(q, q_rope, k if writes else None, k_rope, layer, slots)
+            turn = None
+            if cos_sin_cache is not None:
+                turn = cos_sin_cache, forward_batch.positions, is_neox
+            q = self._join(q, q_rope, k if writes else None, k_rope, layer, slots, turn)
         return self._attend(q, layer).flatten(1)
 
     forward_decode = forward_extend
@@ -162,6 +174,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         k_rope: Tensor | None,
         layer: Any,
         slots: Tensor,
+        turn: tuple[Tensor, Tensor, bool] | None,
     ) -> Tensor:
         """Put the parts of the queries together, and write those of new rows to the pool."""
         latent, rope = layer.v_head_dim, layer.head_dim - layer.v_head_dim
@@ -171,10 +184,10 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         if k is not None and k_rope is not None:
             rows = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
             new = (k.view(-1, 1, latent), k_rope.view(-1, 1, rope), rows, slots)
-        if q.is_cuda and (new is None or len(slots) == len(new[0]) == len(q)):
+        if q.is_cuda and (turn or new is None or len(slots) == len(new[0]) == len(q)):
             from irminsul.integrations.sglang.attention_kernels import join
 
-            return join(q, q_rope, new)
+            return join(q, q_rope, new, turn)
         if new is not None:
             both = torch.cat(new[:2], dim=-1)
             self.token_to_kv_pool.set_kv_buffer(layer, _write_location(slots), both, new[0])

@@ -128,22 +128,39 @@ def _join(  # type: ignore[no-untyped-def]
     rows,
     rows_stride,
     slots,
+    cos_sin,
+    positions,
     HEADS: tl.constexpr,
     LATENT: tl.constexpr,
     ROPE: tl.constexpr,
+    TURN: tl.constexpr,
 ):
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    latent, rope = tl.arange(0, LATENT), tl.arange(0, ROPE)
+    latent = tl.arange(0, LATENT)
     if head < HEADS:
         out = q + (token * HEADS + head) * (LATENT + ROPE)
         own = q_latent + token * q_latent_token + head.to(tl.int64) * q_latent_head
         tl.store(out + latent, tl.load(own + latent))
         own = q_rope + token * q_rope_token + head.to(tl.int64) * q_rope_head
-        tl.store(out + LATENT + rope, tl.load(own + rope))
     else:
         out = rows + tl.load(slots + token).to(tl.int64) * rows_stride
         tl.store(out + latent, tl.load(k_latent + token * k_latent_token + latent))
-        tl.store(out + LATENT + rope, tl.load(k_rope + token * k_rope_token + rope))
+        own = k_rope + token * k_rope_token
+    if TURN == 0:
+        rope = tl.arange(0, ROPE)
+        tl.store(out + LATENT + rope, tl.load(own + rope))
+    else:
+        pair = tl.arange(0, ROPE // 2)
+        # Pairs (2i, 2i + 1), or (i, i + 32) where the halves are apart.
+        first = pair * 2 if TURN == 1 else pair
+        second = first + (1 if TURN == 1 else ROPE // 2)
+        angles = cos_sin + tl.load(positions + token).to(tl.int64) * ROPE
+        cos = tl.load(angles + pair).to(tl.float32)
+        sin = tl.load(angles + ROPE // 2 + pair).to(tl.float32)
+        a, b = tl.load(own + first).to(tl.float32), tl.load(own + second).to(tl.float32)
+        number = out.dtype.element_ty
+        tl.store(out + LATENT + first, (a * cos - b * sin).to(number))
+        tl.store(out + LATENT + second, (b * cos + a * sin).to(number))
 
 
 def page_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
@@ -221,7 +238,10 @@ def last_tokens(lengths: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
 
 
 def join(
-    q_latent: Tensor, q_rope: Tensor, write: tuple[Tensor, Tensor, Tensor, Tensor] | None
+    q_latent: Tensor,
+    q_rope: Tensor,
+    write: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    turn: tuple[Tensor, Tensor, bool] | None = None,
 ) -> Tensor:
     """Put the two parts of every query side by side, and write the batch's new rows, in one launch.
 
@@ -232,6 +252,10 @@ def join(
     write : (k_latent, k_rope, rows, slots), optional
         New rows' parts, [tokens, 1, 512] and [tokens, 1, 64]; the pool's rows, [slots, 1, 576];
         and where each goes, integer, [tokens].
+    turn : (cos_sin, positions, halves), optional
+        Rotate ``q_rope`` and ``k_rope`` on the way: SGLang's table [positions, 64] as cosines and
+        sines, each token's position, integer, and whether a pair is (i, i + 32), not (2i, 2i + 1).
+        In fp32, rounded once.
 
     Returns
     -------
@@ -255,9 +279,11 @@ def join(
             q_rope.stride(1),
             q,
             *rest,
+            *(turn[:2] if turn else (q, q)),
             HEADS=heads,
             LATENT=latent,
             ROPE=q_rope.shape[-1],
+            TURN=0 if turn is None else 1 + turn[2],
             num_warps=1,
         )
     return q

@@ -97,6 +97,33 @@ def test_join_puts_parts_together_and_writes_only_the_new_rows(heads, writes):
     assert torch.equal(rows, want_rows)
 
 
+@pytest.mark.parametrize("halves", [False, True])
+def test_join_turns_both_rotary_parts(halves):
+    tokens, heads = 5, 3
+    q = torch.randn(tokens, heads, 576, device=DEVICE).bfloat16()
+    both = torch.randn(tokens, 1, 576, device=DEVICE).bfloat16()
+    rows = torch.zeros(64, 1, 576, device=DEVICE).bfloat16()
+    slots = torch.tensor([7, 63, 0, 12, 8], device=DEVICE)
+    positions = torch.tensor([0, 1, 77, 4095, 300], device=DEVICE)
+    angles = torch.outer(torch.arange(4096.0), 10_000.0 ** (-torch.arange(32) / 32))
+    cos_sin = torch.cat([angles.cos(), angles.sin()], 1).to(DEVICE) * 1.2
+    write = (both[..., :512], both[..., 512:], rows, slots)
+    got = kernels.join(q[..., :512], q[..., 512:], write, (cos_sin, positions, halves))
+
+    def turned(x):
+        cos, sin = cos_sin[positions][:, None].chunk(2, -1)
+        x = x.float()
+        a, b = x.chunk(2, -1) if halves else (x[..., ::2], x[..., 1::2])
+        parts = a * cos - b * sin, b * cos + a * sin
+        return torch.cat(parts, -1) if halves else torch.stack(parts, -1).flatten(-2)
+
+    assert torch.equal(got[..., :512], q[..., :512])
+    assert torch.equal(rows[slots][..., :512], both[..., :512])
+    close = {"rtol": 2**-7, "atol": 2**-10}
+    torch.testing.assert_close(got[..., 512:].float(), turned(q[..., 512:]), **close)
+    torch.testing.assert_close(rows[slots][..., 512:].float(), turned(both[..., 512:]), **close)
+
+
 def test_nothing_to_do_is_no_launch():
     nothing = torch.empty(0, dtype=torch.int64, device=DEVICE)
     slots = torch.zeros(3, WIDTH, dtype=torch.int32, device=DEVICE)

@@ -172,8 +172,11 @@ def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(missing, *(abs(one["best"][token] - other["best"][token]) for token in shared))
 
 
-def engine(device: str) -> tuple[str, dict[str, Any]]:
-    """Return a folder with a small random model and the arguments that serve it on `device`."""
+def engine(device: str, backend: str, page: int) -> tuple[str, dict[str, Any]]:
+    """Return a folder with a small random model and the arguments that serve it on `device`.
+
+    `backend` and `page` are for GPUs: the attention backend, and tokens in a page of the pool.
+    """
     from irminsul.demo import cpu_host
     from irminsul.demo.model import TinyModel
 
@@ -189,7 +192,8 @@ def engine(device: str) -> tuple[str, dict[str, Any]]:
     os.environ["IRMINSUL_TEST_HOLES"] = os.environ["IRMINSUL_TEST_NO_TREE_MATCH"] = "holes"
     return folder, {
         **common,
-        "attention_backend": "flashinfer",
+        "attention_backend": backend,
+        "page_size": page,
         "mem_fraction_static": 0.3,
         "chunked_prefill_size": 1024,
         "max_total_tokens": 24_000,
@@ -231,10 +235,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--attention-backend", default="flashinfer", help="on a GPU")
+    parser.add_argument("--page-size", type=int, default=1, help="on a GPU")
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    model, options = engine(arguments.device)
+    model, options = engine(arguments.device, arguments.attention_backend, arguments.page_size)
     server = Server(model, "irminsul", **options)
     scale = 1 if arguments.device == "cpu" else 8
     near_tie = NEAR_TIE[arguments.device]

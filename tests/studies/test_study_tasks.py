@@ -185,3 +185,51 @@ def test_scores_count_whole_answers():
     right = torch.ones(1, 8, dtype=torch.bool)
     right[0, 6:] = False
     assert batches.score(right, batch) == {"a": 0.5}
+
+
+@pytest.mark.parametrize("number", [2, 4, 7])
+def test_chains_for_reading_are_told_from_their_end(number):
+    """At each fact that leads on, what it leads to stands before it, and `read` says what."""
+    reading = batches.Source(3, torch.device("cpu"), reading=True)
+    found = 0
+    for index in range(3):
+        batch = reading.batch(stages()[number], index)
+        if batch.read is None:
+            continue
+        for row, ids in enumerate(batch.tokens.tolist()):
+            world = tasks.World((batch.tokens[row, 1 : batch.tail].numpy(),), (), frozenset())
+            links, variables, _, _ = facts_in(world)
+            table = {**links, **variables}
+            for at, there, steps in zip(
+                batch.read.at[row].tolist(),
+                batch.read.present[row].tolist(),
+                batch.read.steps[row].tolist(),
+                strict=True,
+            ):
+                if not there:
+                    continue
+                found += 1
+                assert ids[at + 1] == tasks.DOT
+                assert steps == [table[ids[at]], table.get(table[ids[at]], steps[0])]
+                assert ids.index(ids[at], 0, at) < at - 3
+    assert found > 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_backwards_worlds_tell_the_end_of_a_chain_first(seed):
+    shape = tasks.Shape(2400, 8, 6, 0.1, backwards=True)
+    world = tasks.make_world(
+        np.random.default_rng(seed), FILLER, shape, EVEN, held_out=True, each=tasks.KINDS
+    )
+    links = facts_in(world)[0]
+    (question,) = [q for q in world.questions if q.kind == "hop3"]
+    names = [question.prompt[1]]
+    for _ in range(3):
+        names.append(links[names[-1]])
+    text = np.concatenate(world.documents).tolist()
+    starts = [
+        next(i for i in range(len(text)) if text[i : i + 2] == list(pair))
+        for pair in itertools.pairwise(names)
+    ]
+    assert starts == sorted(starts, reverse=True)

@@ -25,11 +25,13 @@ def options(state):
         max_length=128,
         batch_tokens=1024,
         pin=0,
+        save_every=1e9,
         warmup=3,
         total_seconds=1e9,
         measure_every=2,
         lens=0.3,
         lens_until=(0.5, 0.75),
+        reading=False,
     )
 
 
@@ -107,3 +109,42 @@ def test_the_training_forward_is_the_model(heads):
     found.square().mean().backward()
     for weight, gradient in zip(model.parameters(), wanted, strict=True):
         assert torch.allclose(weight.grad, gradient, atol=1e-3 * float(gradient.abs().max()))
+
+
+def test_packed_weights_are_the_same(tmp_path):
+    model = small.build(small.config(tasks.VOCABULARY, hidden=96, layers=2, heads=2, mlp=32), 0)
+    small.save(model, tmp_path)
+    plain = small.load(tmp_path).state_dict()
+    small.pack(tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
+    packed = small.load(tmp_path).state_dict()
+    assert plain.keys() == packed.keys()
+    assert all(torch.equal(plain[name], packed[name]) for name in plain)
+
+
+def test_training_goes_on_from_weights_alone(tmp_path):
+    """Without the optimizer's tensors the weights are taken over and the warm-up begins anew."""
+    settings = options(tmp_path)
+    first = train.Trainer(settings)
+    steps(first, 0, 2)
+    first._save()
+    for name in ("fp32", "exp_avg", "exp_avg_sq"):
+        (tmp_path / f"{name}.st").unlink()
+    second = train.Trainer(settings)
+    assert second.progress.step == 2
+    assert second._rate() < first._rate()
+    for left, right in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(left.bfloat16().float(), right)
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_early_layers_learn_from_the_lens(tmp_path, reading):
+    settings = options(tmp_path)
+    settings.reading, settings.pin = reading, 2
+    trainer = train.Trainer(settings)
+    batch = trainer.source.batch(trainer.stages[0], 4)
+    lens = trainer._read if reading else trainer._lens
+    lens(trainer.forward(batch.tokens), batch).backward()
+    layers = trainer.model.model.layers
+    assert float(layers[1].self_attn.q_proj.weight.grad.abs().max()) > 0
+    assert layers[2].self_attn.q_proj.weight.grad is None

@@ -6,18 +6,21 @@ questions then stand on those rows, as six users of one cached context would.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import arms
 import tasks
+import torch
 from irminsul import Policy
-from irminsul.integrations.transformers import PICEngine, Span
+from irminsul.integrations.transformers import PICEngine, RowPiece, Span
 from scenarios import Trial
 from torch import Tensor
 
 FULL = "full prefill"
 NOISE = ("full prefill, chunks of 509", "full prefill, one at a time")
+LONGEST_ANSWER = 10
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,41 @@ class Sample:
 
 @dataclass
 class _Case:
-    """A question, its place, and what full prefill makes of it."""
+    """A question, its trial, and what full prefill makes of it."""
 
     trial: int
     question: tasks.Question
-    answer: list[int] = field(default_factory=list)
-    scores: Tensor | None = None
+    answer: tuple[int, ...] = ()
+
+    @property
+    def forced(self) -> list[int]:
+        """Question and full prefill's answer, whose last token needs no scores behind it."""
+        return [*self.question.prompt, *self.answer[:-1]]
+
+    @property
+    def full_correct(self) -> bool:
+        return self.answer == self.question.answer
+
+    @property
+    def ended(self) -> bool:
+        return self.answer[-1:] == (tasks.DOT,)
+
+
+@dataclass
+class _Served:
+    """Contexts as one arm computed them.
+
+    Attributes
+    ----------
+    kept
+        Numbers of the kept sequences, one for each trial.
+    computed
+        Share of each context's tokens that was computed.
+    """
+
+    engine: PICEngine
+    kept: list[int]
+    computed: list[float]
 
 
 class Bench:
@@ -63,7 +95,7 @@ class Bench:
     model
         See `PICEngine`.
     capacity_tokens
-        Room for all trials of a call: 24 contexts each, with their questions; 48 in chains.
+        Room for all trials of a call: 6 contexts each, 24 in chains.
     """
 
     def __init__(self, model: object, capacity_tokens: int, chunk_tokens: int = 8192) -> None:
@@ -71,7 +103,7 @@ class Bench:
         self.engine = PICEngine(
             model, capacity_tokens=capacity_tokens, chunk_tokens=chunk_tokens, policy=policy
         )
-        self.narrow = PICEngine(model, capacity_tokens=capacity_tokens // 3, chunk_tokens=509)
+        self.narrow = PICEngine(model, capacity_tokens=capacity_tokens // 5, chunk_tokens=509)
 
     def run(self, trials: Sequence[Trial], chosen: Sequence[arms.Arm]) -> Iterator[Sample]:
         """Yield a sample for each trial, question and arm, full prefill and its noise included."""
@@ -79,51 +111,67 @@ class Bench:
         self.engine.clear()
         self.narrow.clear()
         contexts = [trial.context for trial in trials]
-        cold = self._serve(self.engine, contexts, "cold", None)
-        self._full(trials, cases)
-        yield from self._judge(self.engine, trials, cases, "cold", FULL, [1.0] * len(trials))
-        yield from self._noise(trials, cases)
         chain = len(trials[0].history) > 1
-        if not chain:
-            self._serve(self.engine, [trial.history[0] for trial in trials], "donor", None)
+        turns = [[trial.history[0] for trial in trials]]
+        if chain:
+            turns = [[trial.history[i] for trial in trials] for i in range(len(trials[0].history))]
+        cold = [self._serve(self.engine, contexts, "cold")]
+        exact = self._full(cases, cold[0])
+        yield from self._judge(cases, exact, cold[0], FULL)
+        yield from self._noise(contexts, cases, exact)
+        donors = [self._serve(self.engine, prompts, "donor") for prompts in turns]
+        needed = {number for served in (*cold, *donors) for number in served.kept}
         for arm in chosen:
-            share = self._chain(trials, arm) if chain else self._once(trials, arm, cold)
-            yield from self._judge(self.engine, trials, cases, arm.name, arm.name, share)
+            self.engine.forget([number for number in self.engine.kept() if number not in needed])
+            if chain:
+                served = self._chain([*turns, contexts], arm, [*donors, *cold])
+            else:
+                served = self._step(contexts, arm, "donor", arm.name, cold[0])
+            yield from self._judge(cases, exact, served, arm.name)
 
-    def _full(self, trials: Sequence[Trial], cases: Sequence[_Case]) -> None:
-        """Greedy answers of full prefill, and the scores of every token of question and answer."""
-        prompts = [[*trials[c.trial].context, *c.question.prompt] for c in cases]
-        tenants = [f"{case.trial} cold" for case in cases]
-        answers = self.engine.generate(
-            prompts, max_new_tokens=10, stop=[tasks.DOT], record=False, tenant=tenants
-        )
-        for case, answer in zip(cases, answers, strict=True):
-            case.answer = answer.tokens
-        for case, scores in zip(
-            cases, self._forced(self.engine, trials, cases, "cold"), strict=True
-        ):
-            case.scores = scores
+    def _full(self, cases: Sequence[_Case], cold: _Served) -> Tensor:
+        """Set full prefill's greedy answers; return its scores of questions and answers.
 
-    def _noise(self, trials: Sequence[Trial], cases: Sequence[_Case]) -> Iterator[Sample]:
+        Where the expected answer is the most likely one token by token, it is the greedy one.
+        """
+        wanted = [[*case.question.prompt, *case.question.answer[:-1]] for case in cases]
+        scores = cold.engine.score([cold.kept[case.trial] for case in cases], wanted)
+        for case, found in zip(cases, _answers(cases, scores), strict=True):
+            case.answer = found
+        self._greedy([case for case in cases if not case.full_correct], cold)
+        return torch.cat(self._forced(cases, cold))
+
+    def _greedy(self, cases: Sequence[_Case], served: _Served) -> None:
+        """Set answers token by token."""
+        for case in cases:
+            case.answer = ()
+        while active := [c for c in cases if len(c.answer) < LONGEST_ANSWER and not c.ended]:
+            tokens = [[*case.question.prompt, *case.answer] for case in active]
+            scores = served.engine.score([served.kept[case.trial] for case in active], tokens)
+            for case, found in zip(active, _picked(scores), strict=True):
+                case.answer = (*case.answer, found[-1])
+
+    def _noise(
+        self, contexts: Sequence[Sequence[int]], cases: Sequence[_Case], exact: Tensor
+    ) -> Iterator[Sample]:
         """Full prefill once more, cut differently, and prompt by prompt."""
-        contexts = [trial.context for trial in trials]
-        share = [1.0] * len(trials)
-        self._serve(self.narrow, contexts, "narrow", None)
-        yield from self._judge(self.narrow, trials, cases, "narrow", NOISE[0], share)
-        for index, context in enumerate(contexts):
-            self.engine.generate(
-                [context], reuse=False, max_new_tokens=0, tenant=[f"{index} alone"]
-            )
-        yield from self._judge(self.engine, trials, cases, "alone", NOISE[1], share)
+        narrow = self._serve(self.narrow, contexts, "narrow")
+        yield from self._judge(cases, exact, narrow, NOISE[0])
+        kept = [
+            self._serve(self.engine, [context], f"alone {index}").kept[0]
+            for index, context in enumerate(contexts)
+        ]
+        alone = _Served(self.engine, kept, [1.0] * len(kept))
+        yield from self._judge(cases, exact, alone, NOISE[1])
 
     def _serve(
         self,
         engine: PICEngine,
         prompts: Sequence[Sequence[int]],
         name: str,
-        spans: Sequence[Sequence[Span]] | None,
-    ) -> list[int]:
-        """Compute prompts, taking spans over where given; return the kept sequences' numbers."""
+        spans: Sequence[Sequence[Span]] | None = None,
+    ) -> _Served:
+        """Compute prompts, taking spans over where given, and keep them."""
         known = None
         if spans is not None:
             known = {tuple(p): s for p, s in zip(prompts, spans, strict=True)}
@@ -133,21 +181,28 @@ class Bench:
             max_new_tokens=0,
             tenant=[f"{index} {name}" for index in range(len(prompts))],
         )
-        return engine.kept()[-len(prompts) :]
+        reused = [sum(span.length for span in part) for part in spans or [[]] * len(prompts)]
+        share = [1 - n / len(p) for n, p in zip(reused, prompts, strict=True)]
+        return _Served(engine, engine.kept()[-len(prompts) :], share)
 
-    def _once(self, trials: Sequence[Trial], arm: arms.Arm, cold: Sequence[int]) -> list[float]:
-        """Serve the contexts from one earlier request each."""
-        prompts = [trial.context for trial in trials]
-        return self._step(prompts, arm, "donor", arm.name, cold)
+    def _chain(
+        self,
+        turns: Sequence[Sequence[Sequence[int]]],
+        arm: arms.Arm,
+        cold: Sequence[_Served],
+    ) -> _Served:
+        """Serve a session's requests, each from all earlier ones, under the arm throughout.
 
-    def _chain(self, trials: Sequence[Trial], arm: arms.Arm) -> list[float]:
-        """Serve a session's requests, each from all earlier ones, under the arm throughout."""
-        share: list[float] = []
-        for turn in range(len(trials[0].history) + 1):
-            prompts = [(*trial.history, trial.context)[turn] for trial in trials]
-            cold = self._serve(self.engine, prompts, "scratch", None) if arm.select else []
-            share = self._step(prompts, arm, arm.name, arm.name, cold)
-        return share
+        The first request computes everything: all rows but the last come from the cold one.
+        """
+        copies = [
+            [Span(0, (RowPiece(number, 0, len(prompt) - 1),), 0)]
+            for number, prompt in zip(cold[0].kept, turns[0], strict=True)
+        ]
+        served = self._serve(self.engine, turns[0], arm.name, copies)
+        for prompts, exact in zip(turns[1:], cold[1:], strict=True):
+            served = self._step(prompts, arm, arm.name, arm.name, exact)
+        return served
 
     def _step(
         self,
@@ -155,92 +210,90 @@ class Bench:
         arm: arms.Arm,
         source: str,
         name: str,
-        cold: Sequence[int],
-    ) -> list[float]:
-        """Plan from tenant `source`, serve under tenant `name`; return the computed shares."""
+        cold: _Served,
+    ) -> _Served:
+        """Plan from tenant `source`, serve under tenant `name`."""
         spans = []
         for index, prompt in enumerate(prompts):
             found = self.engine.plan(prompt, tenant=f"{index} {source}")
             spans.append(arm.spans(found, len(prompt)))
         if arm.select:
             moved = self._serve(self.engine, prompts, "unselected", spans)
-            for index, (left, right) in enumerate(zip(cold, moved, strict=True)):
+            for index, (left, right) in enumerate(zip(cold.kept, moved.kept, strict=True)):
                 far = self._deviation(left, right)
                 ranges = arms.most_deviating(spans[index], far, arm.select)
                 exact = arms.prefix(spans[index])
                 behind = spans[index][len(exact) :]
                 spans[index] = [*exact, *arms.without(behind, ranges)]
-        self._serve(self.engine, prompts, name, spans)
-        reused = [sum(span.length for span in part) for part in spans]
-        return [1 - n / len(p) for n, p in zip(reused, prompts, strict=True)]
+            self.engine.forget(moved.kept)
+            self.engine.forget(moved.kept)
+        return self._serve(self.engine, prompts, name, spans)
 
     def _deviation(self, cold: int, moved: int) -> Tensor:
         """Relative distance of each row in layer 1, the first that knows context."""
         exact = self.engine.read_rows(cold, 1).float()
         return (self.engine.read_rows(moved, 1).float() - exact).norm(dim=1) / exact.norm(dim=1)
 
-    def _forced(
-        self, engine: PICEngine, trials: Sequence[Trial], cases: Sequence[_Case], name: str
-    ) -> list[Tensor]:
+    def _forced(self, cases: Sequence[_Case], served: _Served) -> list[Tensor]:
         """Scores of every token of question and full prefill's answer, over an arm's rows."""
-        prompts = [[*trials[c.trial].context, *c.question.prompt, *c.answer[:-1]] for c in cases]
-        answers = engine.generate(
-            prompts,
-            max_new_tokens=0,
-            logits="computed",
-            logits_from=[len(trials[case.trial].context) for case in cases],
-            record=False,
-            tenant=[f"{case.trial} {name}" for case in cases],
+        return served.engine.score(
+            [served.kept[case.trial] for case in cases], [case.forced for case in cases]
         )
-        for answer, case in zip(answers, cases, strict=True):
-            if answer.stats.prefix != len(trials[case.trial].context):
-                raise RuntimeError(f"a context was forgotten under {name!r}: give more capacity")
-        return [answer.logits for answer in answers if answer.logits is not None]
 
     def _judge(
-        self,
-        engine: PICEngine,
-        trials: Sequence[Trial],
-        cases: Sequence[_Case],
-        tenant: str,
-        arm: str,
-        share: Sequence[float],
+        self, cases: Sequence[_Case], exact: Tensor, served: _Served, arm: str
     ) -> Iterator[Sample]:
-        scores = self._forced(engine, trials, cases, tenant)
-        for case, theirs in zip(cases, scores, strict=True):
-            assert case.scores is not None
-            picked = theirs[len(case.question.prompt) - 1 :].argmax(-1).tolist()
-            differs = [i for i, t in enumerate(case.answer) if picked[i] != t]
-            full_correct = case.answer == list(case.question.answer)
-            correct = full_correct and not differs
-            if differs and not full_correct:
-                correct = self._answer(engine, trials, case, tenant) == case.question.answer
+        scores = self._forced(cases, served)
+        lengths = [len(part) for part in scores]
+        distances = divergences(exact, torch.cat(scores), lengths)
+        won = self._won(cases, served)
+        for case, found, kl in zip(cases, _answers(cases, scores), distances, strict=True):
+            differs = [i for i, t in enumerate(case.answer) if found[i] != t]
             yield Sample(
                 kind=case.question.kind,
                 arm=arm,
-                correct=correct,
-                full_correct=full_correct,
-                kl=divergence(case.scores, theirs),
+                correct=id(case) in won if not case.full_correct else not differs,
+                full_correct=case.full_correct,
+                kl=kl,
                 diverged=differs[0] if differs else None,
-                computed=share[case.trial],
+                computed=served.computed[case.trial],
             )
 
-    def _answer(
-        self, engine: PICEngine, trials: Sequence[Trial], case: _Case, tenant: str
-    ) -> tuple[int, ...]:
-        """The arm's own greedy answer, where it may differ from full prefill's."""
-        prompt = [*trials[case.trial].context, *case.question.prompt]
-        (answer,) = engine.generate(
-            [prompt],
-            max_new_tokens=10,
-            stop=[tasks.DOT],
-            record=False,
-            tenant=f"{case.trial} {tenant}",
-        )
-        return tuple(answer.tokens)
+    def _won(self, cases: Sequence[_Case], served: _Served) -> set[int]:
+        """Cases that full prefill gets wrong and this arm's greedy answer gets right, by id.
+
+        The greedy answer is the expected one when each token of it is the most likely one behind
+        those before it.
+        """
+        wrong = [case for case in cases if not case.full_correct]
+        wanted = [[*case.question.prompt, *case.question.answer[:-1]] for case in wrong]
+        scores = served.engine.score([served.kept[case.trial] for case in wrong], wanted)
+        answers = _answers(wrong, scores)
+        return {
+            id(case)
+            for case, found in zip(wrong, answers, strict=True)
+            if found == case.question.answer
+        }
 
 
-def divergence(exact: Tensor, other: Tensor) -> float:
-    """Mean KL(exact || other) in nats over rows of scores [n, vocabulary]."""
+def _answers(cases: Sequence[_Case], scores: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """Most likely tokens from the end of each question on."""
+    picked = _picked(scores)
+    return [tuple(p[len(c.question.prompt) - 1 :]) for c, p in zip(cases, picked, strict=True)]
+
+
+def _picked(scores: Sequence[Tensor]) -> list[list[int]]:
+    """Most likely token at every position of every part."""
+    if not scores:
+        return []
+    flat = torch.cat(list(scores)).argmax(-1).tolist()
+    bounds = [0, *itertools.accumulate(map(len, scores))]
+    return [flat[first:end] for first, end in itertools.pairwise(bounds)]
+
+
+def divergences(exact: Tensor, other: Tensor, lengths: Sequence[int]) -> list[float]:
+    """Mean KL(exact || other) in nats of each part of the rows of scores [n, vocabulary]."""
     p, q = exact.double().log_softmax(-1), other.double().log_softmax(-1)
-    return float((p.exp() * (p - q)).sum(-1).mean().clamp(min=0))
+    each = (p.exp() * (p - q)).sum(-1).tolist()
+    bounds = [0, *itertools.accumulate(lengths)]
+    return [max(0.0, sum(each[a:b]) / (b - a)) for a, b in itertools.pairwise(bounds)]

@@ -71,9 +71,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=1250)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)
-    parser.add_argument("--batch", type=int, default=8, help="trials of one block")
+    parser.add_argument("--batch", type=int, default=32, help="trials of one block")
     parser.add_argument("--workers", type=int, default=1, help="processes on the device")
     parser.add_argument("--chunk-tokens", type=int, default=16_384)
+    parser.add_argument(
+        "--reading", action="store_true", help="chains are told from their end to their start"
+    )
     parser.add_argument("--device", default="cuda" if cuda else "cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--state", type=Path)
@@ -81,7 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "consistency.json")
     parser.add_argument("--check", action="store_true", help="32 samples a cell, short prompts")
     if "--check" in sys.argv:
-        parser.set_defaults(samples=32, tokens=512, documents=6, batch=2, chunk_tokens=1024)
+        parser.set_defaults(samples=32, tokens=512, documents=6, batch=4, chunk_tokens=1024)
         parser.set_defaults(out=Path("build/studies/consistency.json"))
     options = parser.parse_args()
     if not (options.weights / "config.json").exists():

@@ -36,23 +36,34 @@ class Trial:
 
 @dataclass(frozen=True)
 class Maker:
-    """Draws trials of one length; the same seed and index give the same trial."""
+    """Draws trials of one length; the same seed and index give the same trial.
+
+    Parameters
+    ----------
+    reading
+        For a model that follows links as it reads: chains are told from their end to their start in
+        the judged prompt, and earlier prompts have other orders.
+    """
 
     tokens: int
     documents: int
     filler: tasks.Filler
     seed: int = 0
+    reading: bool = False
 
     def trial(self, scenario: str, index: int) -> Trial:
         """Return trial `index` of a scenario: one question of each kind over one world."""
         rng = np.random.default_rng([self.seed, SCENARIOS.index(scenario), index])
-        shape = tasks.Shape(self.tokens, self.documents, len(tasks.KINDS), distractors=0.1)
+        shape = tasks.Shape(
+            self.tokens, self.documents, len(tasks.KINDS), 0.1, backwards=self.reading
+        )
         world = tasks.make_world(rng, self.filler, shape, _EACH, held_out=True, each=tasks.KINDS)
         return _BUILDERS[scenario](self, rng, world)
 
     def header(self, rng: np.random.Generator) -> tasks.Tokens:
-        """BOS and 40 to 199 words that no other request has."""
-        words = self.filler.cut(rng, int(rng.integers(40, 200)))
+        """BOS and 40 to 199 words, or every other time 1 to 30, that no other request has."""
+        short = rng.random() < 0.5
+        words = self.filler.cut(rng, int(rng.integers(1, 31) if short else rng.integers(40, 200)))
         return np.concatenate([[tasks.BOS], words])
 
 
@@ -72,9 +83,10 @@ def _shifted(maker: Maker, rng: np.random.Generator, world: tasks.World) -> Tria
 
 def _reordered(maker: Maker, rng: np.random.Generator, world: tasks.World) -> Trial:
     """The same documents in another order, behind another header."""
-    before = _flat(maker.header(rng), *world.documents)
     order = rng.permutation(len(world.documents))
-    after = _flat(maker.header(rng), *(world.documents[i] for i in order))
+    changed = tuple(world.documents[i] for i in order)
+    first, last = (changed, world.documents) if maker.reading else (world.documents, changed)
+    before, after = _flat(maker.header(rng), *first), _flat(maker.header(rng), *last)
     return Trial((before,), after, world.questions)
 
 
@@ -95,11 +107,14 @@ def _needed(text: tasks.Tokens, world: tasks.World) -> bool:
 def _chain(maker: Maker, rng: np.random.Generator, world: tasks.World) -> Trial:
     """Ten requests of a session: a new header each time, two documents change places."""
     order = np.arange(len(world.documents))
-    prompts = []
+    orders = []
     for _ in range(CHAIN_REQUESTS):
-        prompts.append(_flat(maker.header(rng), *(world.documents[i] for i in order)))
+        orders.append(order.copy())
         left, right = rng.choice(len(order), size=2, replace=False)
         order[[left, right]] = order[[right, left]]
+    if maker.reading:
+        orders.reverse()
+    prompts = [_flat(maker.header(rng), *(world.documents[i] for i in o)) for o in orders]
     return Trial(tuple(prompts[:-1]), prompts[-1], world.questions)
 
 

@@ -21,8 +21,8 @@ import torch
 import torch.multiprocessing as mp
 from measure import Bench, Sample
 
-CONTEXTS = 24
-"""Contexts that a block has room for, for each of its trials: 16 are kept, 6 have questions."""
+CONTEXTS = 6
+"""Contexts that a block has room for, for each of its trials; a chain's take four times as many."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Block:
 
 
 def blocks(scenario: str, samples: int, size: int) -> list[Block]:
-    """Cut the trials of a scenario into blocks; a chain's trials take twice the room."""
-    step = max(1, size // 2) if scenario == "chain" else size
+    """Cut the trials of a scenario into blocks; a chain's trials take four times the room."""
+    step = max(1, size // 4) if scenario == "chain" else size
     return [Block(scenario, at, min(at + step, samples)) for at in range(0, samples, step)]
 
 
@@ -48,8 +48,10 @@ class Worker:
         device = torch.device(options.device)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         model = small.load(options.weights, dtype).to(device)
-        self.maker = scenarios.Maker(options.tokens, options.documents, tasks.Filler())
-        contexts = max(options.batch, 2) * CONTEXTS
+        self.maker = scenarios.Maker(
+            options.tokens, options.documents, tasks.Filler(), reading=options.reading
+        )
+        contexts = max(options.batch, 4) * CONTEXTS
         self.bench = Bench(model, contexts * (options.tokens + 320), options.chunk_tokens)
 
     def run(self, block: Block) -> list[Sample]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import statistics
 import sys
@@ -100,7 +101,8 @@ class Meter:
 
         pynvml.nvmlInit()
         self._read = pynvml.nvmlDeviceGetTotalEnergyConsumption
-        self._device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        self._device = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
 
     def group(self, server: Server, requests: list[Ids]) -> tuple[float, float, float]:
         """Joules and seconds to the first token per request, and the share that was cached."""

@@ -60,6 +60,24 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Read:
+    """Facts whose right end leads on, in worlds where what it leads to was told before.
+
+    Attributes
+    ----------
+    at : Tensor, int64, [rows, facts]
+        Position of the right end.
+    present : Tensor, bool, [rows, facts]
+    steps : Tensor, int64, [rows, facts, 2]
+        The tokens one and two links further, the last one repeated.
+    """
+
+    at: Tensor
+    present: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows of one length.
 
@@ -76,6 +94,8 @@ class Batch:
     steps : Tensor, int64, [rows, len(asked), 3]
         The tokens that a question's first answer token is found by: the end of one, two and three
         links, the last one repeated.
+    read : Read, optional
+        With `Source.reading`.
     """
 
     tokens: Tensor
@@ -84,6 +104,7 @@ class Batch:
     asked: list[Asked]
     present: Tensor
     steps: Tensor
+    read: Read | None = None
 
 
 _DISTRACTORS = (0.0, 0.05, 0.05, 0.15, 0.3)
@@ -113,6 +134,7 @@ def curriculum(max_length: int, batch_tokens: int) -> list[Stage]:
     return [*fit[:-1], replace(fit[-1], bars={}, latest=1.0)]
 
 
+_CHAINS = ("hop2", "hop3", "vars")
 _MARKERS = 32  # columns for the ids below the first glyph, which stand for themselves
 _FACT = 11  # tokens of the longest fact
 
@@ -130,6 +152,7 @@ class _Outline:
     facts: list[tuple[int, list[int]]] = field(default_factory=list)
     pairs: list[tuple[int, int, int]] = field(default_factory=list)
     groups: int = 0
+    onward: list[tuple[int, list[int]]] = field(default_factory=list)
     questions: list[tuple[int, str, list[int], list[int], list[int]]] = field(default_factory=list)
 
     def name(self) -> int:
@@ -152,7 +175,12 @@ class _Outline:
 
     def add(self, kind: str, rng: np.random.Generator, ask: bool) -> None:
         """Add the facts of one question, and the question when it is asked."""
+        first = len(self.facts)
         prompt, answer, steps = getattr(self, f"_{kind}")(rng)
+        if kind in _CHAINS:
+            ends = [*steps, steps[-1]]
+            for index in range(len(self.facts) - first - 1):
+                self.onward.append((first + index, ends[index + 1 : index + 3]))
         if ask:
             self.questions.append((self.groups, kind, prompt, [*answer, tasks.DOT], steps))
         self.groups += 1
@@ -212,10 +240,18 @@ def _outline(rng: np.random.Generator, length: int, stage: Stage) -> _Outline:
 
 
 class Source:
-    """Makes batches on a device."""
+    """Makes batches on a device.
 
-    def __init__(self, seed: int, device: torch.device) -> None:
+    Parameters
+    ----------
+    reading
+        Tell the links of a chain from its end to its start, so that a reader knows at each fact
+        where it leads, and say so in `Batch.read`.
+    """
+
+    def __init__(self, seed: int, device: torch.device, *, reading: bool = False) -> None:
         self.seed = seed
+        self.reading = reading
         self.device = device
         table = [list(row) for row in tasks.HELD_OUT]
         self._held_out = torch.tensor(table, dtype=torch.bool, device=device)
@@ -235,8 +271,28 @@ class Source:
         absent = self._absent(outline, table)
         tokens = self._text(length, rows, draw)
         tail, asked, places = _tail(outline, length)
-        self._facts(tokens, outline, table, absent, (documents, tail), draw)
-        return self._ask(tokens, outline, table, absent, (tail, asked, places))
+        start = self._facts(tokens, outline, table, absent, (documents, tail), draw)
+        batch = self._ask(tokens, outline, table, absent, (tail, asked, places))
+        if self.reading and outline.onward:
+            return replace(batch, read=self._read(outline, table, absent, start))
+        return batch
+
+    def _read(self, outline: _Outline, table: Tensor, absent: Tensor, start: Tensor) -> Read:
+        """Where facts of chains lead on; `start` [rows, items] are the facts' positions."""
+        fact = self._put([fact for fact, _ in outline.onward])
+        group = self._put([outline.facts[fact][0] for fact, _ in outline.onward])
+        columns = self._put([steps for _, steps in outline.onward])
+        steps = table[:, columns.flatten()].view(len(table), -1, 2)
+        return Read(start[:, fact] + 2, ~absent[:, group], steps)
+
+    def _backwards(self, outline: _Outline, keys: Tensor) -> Tensor:
+        """Change the order that `keys` [rows, items] give, so that chains come end first."""
+        for length in (2, 3):
+            chains = [c for c in _chains(outline) if len(c) == length]
+            if chains:
+                at = self._put(chains)
+                keys[:, at] = keys[:, at].sort(dim=2, descending=True).values
+        return keys
 
     def _put(self, values: list[int] | list[list[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64).to(self.device, non_blocking=True)
@@ -272,8 +328,11 @@ class Source:
         absent: Tensor,
         places: tuple[int, int],
         draw: torch.Generator,
-    ) -> None:
-        """Write facts and the documents' borders at random places before the questions."""
+    ) -> Tensor:
+        """Write facts and the documents' borders at random places before the questions.
+
+        Return where each of them begins, [rows, items].
+        """
         documents, tail = places
         rows, dump = len(tokens), tokens.shape[1] - 1
         border = [(-1, [tasks.END, tasks.DOC])] * (documents - 1)
@@ -281,7 +340,8 @@ class Source:
         sizes = self._put([len(fact) for _, fact in items])
         columns = self._put([[*fact, *[0] * (_FACT - len(fact))] for _, fact in items])
         group = self._put([group for group, _ in items])
-        order = torch.rand(rows, len(items), generator=draw, device=self.device).argsort(dim=1)
+        keys = torch.rand(rows, len(items), generator=draw, device=self.device)
+        order = (self._backwards(outline, keys) if self.reading else keys).argsort(dim=1)
         size = sizes[order]
         space = tail - 3 - sum(len(fact) for _, fact in items)
         random = torch.rand(rows, len(items), generator=draw, device=self.device)
@@ -294,6 +354,7 @@ class Source:
         at = torch.where(skip, dump, start[..., None] + within)
         tokens.scatter_(1, at.flatten(1), values)
         tokens[:, 0], tokens[:, 1], tokens[:, tail - 1] = tasks.BOS, tasks.DOC, tasks.END
+        return torch.empty_like(start).scatter_(1, order, start)
 
     def _ask(
         self,
@@ -317,6 +378,16 @@ class Source:
         steps = [[*s, s[-1], s[-1]][:3] for *_, s in outline.questions]
         found = table[:, self._put(steps).flatten()].view(len(table), len(asked), 3)
         return Batch(tokens, weights, tail, asked, present, found)
+
+
+def _chains(outline: _Outline) -> list[list[int]]:
+    """Facts of each chain of several links, first link first."""
+    chains: dict[int, list[int]] = {}
+    onward = {outline.facts[fact][0] for fact, _ in outline.onward}
+    for index, (group, _) in enumerate(outline.facts):
+        if group in onward:
+            chains.setdefault(group, []).append(index)
+    return list(chains.values())
 
 
 def _range(tail: int, number: list[int]) -> range:

@@ -45,7 +45,12 @@ def samples(index: int, options: argparse.Namespace, filler: tasks.Filler) -> An
     """One world, one prompt of each kind: (kind, prompt, answer)."""
     rng = np.random.default_rng([7, index])
     shape = tasks.Shape(
-        options.tokens, options.documents, len(options.kinds), distractors=0.1, names=options.names
+        options.tokens,
+        options.documents,
+        len(options.kinds),
+        distractors=0.1,
+        names=options.names,
+        backwards=options.reading,
     )
     mix = dict.fromkeys(options.kinds, 1.0)
     held_out = not options.trained_pairs
@@ -76,6 +81,9 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=tasks.KINDS, default=tasks.KINDS)
     parser.add_argument(
         "--trained-pairs", action="store_true", help="ask for pairs like training's"
+    )
+    parser.add_argument(
+        "--reading", action="store_true", help="chains are told from their end to their start"
     )
     parser.add_argument("--batch", type=int, default=25)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "model.json")
@@ -108,7 +116,8 @@ def _row(kind: str, value: float, options: argparse.Namespace) -> dict[str, Any]
     return {
         "bar_id": "quality.model",
         "case": f"{kind}, {options.tokens} tokens"
-        + (", pairs as in training" if options.trained_pairs else ""),
+        + (", pairs as in training" if options.trained_pairs else "")
+        + (", told backwards" if options.reading else ""),
         "metric": "accuracy",
         "value": float(f"{value:.4g}"),
         "unit": "%",

@@ -9,10 +9,13 @@ follow one link. No experts, tied embeddings; transformers loads it as any DeepS
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
@@ -20,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 ATTENTION = "study_sdpa"
 MAX_POSITIONS = 16_384
+PACKED = "model.safetensors.xz"
 
 
 def config(
@@ -158,8 +162,6 @@ def _common(width: int) -> Tensor:
 
 def save(model: DeepseekV3ForCausalLM, folder: Path) -> None:
     """Write config.json and the weights in bf16, the tied head left out."""
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
     settings = model.config.to_dict()
     settings.update(architectures=["DeepseekV3ForCausalLM"], dtype="bfloat16")
@@ -171,6 +173,20 @@ def save(model: DeepseekV3ForCausalLM, folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def pack(folder: Path) -> None:
+    """Compress the weights, by a quarter: that is how they are kept in the repository."""
+    plain = folder / "model.safetensors"
+    (folder / PACKED).write_bytes(lzma.compress(plain.read_bytes(), preset=9))
+    plain.unlink()
+
+
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> DeepseekV3ForCausalLM:
-    """Read what `save` wrote, ready for evaluation."""
-    return DeepseekV3ForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    """Read what `save` wrote, packed or not, ready for evaluation."""
+    if not (folder / PACKED).exists():
+        return DeepseekV3ForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    weights = safetensors.torch.load(lzma.decompress((folder / PACKED).read_bytes()))
+    model = DeepseekV3ForCausalLM(DeepseekV3Config.from_pretrained(folder))
+    missing, unknown = model.load_state_dict(weights, strict=False)
+    if set(missing) - {"lm_head.weight"} or unknown:
+        raise ValueError(f"{folder} lacks {missing} and holds {unknown} besides")
+    return model.to(dtype).eval()

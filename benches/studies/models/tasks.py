@@ -180,13 +180,19 @@ class Filler:
 
 
 def _lay_out(
-    rng: np.random.Generator, filler: Filler, groups: Sequence[Facts], lengths: Sequence[int]
+    rng: np.random.Generator,
+    filler: Filler,
+    groups: Sequence[Facts],
+    lengths: Sequence[int],
+    backwards: bool,
 ) -> tuple[Tokens, ...]:
     """Spread the facts over documents, those of one group over different ones where possible."""
     inside: list[Facts] = [[] for _ in lengths]
     for facts in groups:
         many = len(facts) <= len(lengths)
         places = rng.choice(len(lengths), size=len(facts), replace=not many)
+        if backwards:
+            places = np.sort(places)[::-1]
         for place, fact in zip(places.tolist(), facts, strict=True):
             inside[place].append(fact)
     _even_out(rng, inside, lengths)
@@ -240,6 +246,9 @@ class Shape:
         Part of the documents' tokens that facts nobody asks for take, of the same kinds.
     names
         How many different names may occur.
+    backwards
+        Whether chains are told from their end to their start, so that a reader knows at each fact
+        where it leads; at random otherwise.
     """
 
     tokens: int
@@ -247,6 +256,7 @@ class Shape:
     questions: int
     distractors: float = 0.15
     names: int = len(NAMES)
+    backwards: bool = False
 
 
 def make_world(
@@ -281,7 +291,7 @@ def make_world(
     spare = min(shape.distractors * room, 0.8 * room - asked)
     groups = [facts for facts, _ in made]
     groups += _distractors(draw, share, int(spare))
-    documents = _lay_out(rng, filler, groups, _split(rng, room, shape.documents))
+    documents = _lay_out(rng, filler, groups, _split(rng, room, shape.documents), shape.backwards)
     asked = frozenset(t for facts, _ in made for fact in facts for t in fact if t in NAMES)
     return World(documents, tuple(question for _, question in made), asked)
 

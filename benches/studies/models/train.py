@@ -62,7 +62,7 @@ class Trainer:
         self._first_step = 0 if self.optimizer.state else self.progress.step
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.forward = Forward(self.model, dtype)
-        self.source = batches.Source(options.seed, self.device)
+        self.source = batches.Source(options.seed, self.device, reading=options.reading)
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     def run(self) -> None:
@@ -105,7 +105,8 @@ class Trainer:
         weights = batch.weights[:, first:].flatten()
         loss = (losses * weights).sum() / weights.sum()
         if scale := self._lens_scale():
-            (loss + scale * self._lens(states, batch)).backward()
+            lens = self._read if self.options.reading else self._lens
+            (loss + scale * lens(states, batch)).backward()
         else:
             loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -137,6 +138,22 @@ class Trainer:
                 logits.flatten(0, 1), target.flatten(), reduction="none"
             )
             there = batch.present.flatten()
+            total = total + (losses * there).sum() / there.sum().clamp(min=1)
+        return total
+
+    def _read(self, states: list[Tensor], batch: batches.Batch) -> Tensor:
+        """The same where a fact ends that leads on: one link more each layer, as it is read."""
+        total = torch.zeros((), device=self.device)
+        if (read := batch.read) is None:
+            return total
+        for index, state in enumerate(states[1:-1]):
+            at = read.at[..., None].expand(-1, -1, state.shape[2])
+            losses = functional.cross_entropy(
+                self.forward.logits(state.gather(1, at)).flatten(0, 1),
+                read.steps[:, :, min(index, 1)].flatten(),
+                reduction="none",
+            )
+            there = read.present.flatten()
             total = total + (losses * there).sum() / there.sum().clamp(min=1)
         return total
 
@@ -199,6 +216,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, default=131_072)
     parser.add_argument("--max-length", type=int, default=4608)
     parser.add_argument("--lens", type=float, default=0.3, help="weight of early layers' loss")
+    parser.add_argument(
+        "--reading", action="store_true", help="links are followed when a fact is read"
+    )
     parser.add_argument("--lens-until", type=float, nargs=2, default=(0.5, 0.75))
     parser.add_argument("--save-every", type=float, default=60)
     parser.add_argument("--log-every", type=int, default=50)

@@ -6,8 +6,9 @@ Must not know modules or plans.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from irminsul.attention import PAGE_SIZE, TileTable, plan_attention, tiles_from_pages
 
-__all__ = ["ForwardBatch", "Stretch", "make_batch", "positions_of", "slots_of"]
+__all__ = ["ForwardBatch", "Stretch", "chunked", "make_batch", "positions_of", "slots_of"]
+
+Owner = TypeVar("Owner")
+
+_MOST_STRETCHES = 512
+"""Rows of one call of the attention operator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +85,24 @@ def positions_of(starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
     before = length.cumsum(0) - length
     shift = torch.tensor(starts, dtype=torch.int64) - before
     return torch.repeat_interleave(shift, length) + torch.arange(int(length.sum()))
+
+
+def chunked(
+    todo: Iterable[tuple[Owner, int, int]], size: int
+) -> list[list[tuple[Owner, int, int]]]:
+    """Cut ranges, each of some owner's, in order, into groups of at most `size` positions."""
+    groups: list[list[tuple[Owner, int, int]]] = []
+    room = 0
+    for owner, start, end in todo:
+        while start < end:
+            if room == 0 or len(groups[-1]) == _MOST_STRETCHES:
+                groups.append([])
+                room = size
+            stop = min(end, start + room)
+            groups[-1].append((owner, start, stop))
+            room -= stop - start
+            start = stop
+    return groups
 
 
 def make_batch(

@@ -21,6 +21,7 @@ from irminsul.integrations.transformers.pool import Pages, make_rows
 from irminsul.integrations.transformers.results import Generation
 from irminsul.integrations.transformers.sampling import Sampling
 from irminsul.integrations.transformers.scheduler import Scheduler
+from irminsul.integrations.transformers.scoring import Scorer
 from irminsul.integrations.transformers.sequence import Logits, Prompt, Request, Reusing
 from irminsul.integrations.transformers.spans import Span
 from irminsul.integrations.transformers.store import Store, TokenArray
@@ -85,6 +86,7 @@ class PICEngine:
         )
         runner = Runner(model, self._family, self._rows)
         self._scheduler = Scheduler(self._family, self._rows, runner, self._store, chunk_tokens)
+        self._scorer = Scorer(self._family, self._rows, runner, self._store, chunk_tokens)
         self._lock = threading.Lock()
 
     def generate(
@@ -166,6 +168,49 @@ class PICEngine:
         with self._lock:
             return self._scheduler.spans(entry, request)[0]
 
+    def score(
+        self, sequences: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> list[Tensor]:
+        """Scores of what follows each token, if these tokens came behind kept sequences.
+
+        The sequences' rows are read where they are, and nothing new is kept; so many continuations
+        of one long context cost little more than their own tokens.
+
+        Parameters
+        ----------
+        sequences : sequence of int
+            Numbers of kept sequences, see `kept`; a number may come again.
+        continuations : sequence of sequences of int
+            Token ids to put behind each of them.
+
+        Returns
+        -------
+        list of Tensor, float32, [tokens of the continuation, vocabulary]
+
+        Raises
+        ------
+        InvalidTokens
+            A continuation is empty or holds an id outside the vocabulary.
+        InvalidParams
+            A sequence is not kept, ends beyond the model's positions with its continuation, or
+            there is no room.
+        """
+        if len(sequences) != len(continuations):
+            raise InvalidParams(
+                f"{len(continuations)} continuations for {len(sequences)} sequences; there must be "
+                "one for each"
+            )
+        checked = [self._checked(tokens, 0) for tokens in continuations]
+        with self._lock:
+            for number, tokens in zip(sequences, checked, strict=True):
+                if (kept := self._store.kept.get(number)) is None:
+                    raise InvalidParams(f"sequence {number} is not kept")
+                self._check_length(len(kept.tokens) + len(tokens), 0)
+            found = self._scorer.run(sequences, [tokens.tolist() for tokens in checked])
+            if self._family.device.type == "cuda":
+                check_relocations()
+        return found
+
     def kept(self) -> list[int]:
         """Numbers of the kept sequences, oldest first."""
         with self._lock:
@@ -183,6 +228,13 @@ class PICEngine:
                 )
             slots = kept.slots[: len(kept.tokens)]
             return self._rows.read(layer, slots.to(self._family.device))
+
+    def forget(self, sequences: Sequence[int]) -> None:
+        """Give up kept sequences; numbers that are not kept are passed over."""
+        with self._lock:
+            for number in sequences:
+                if number in self._store.kept:
+                    self._store.forget(number)
 
     def clear(self) -> None:
         """Forget all kept sequences; call it after changing the model's weights."""
@@ -235,10 +287,13 @@ class PICEngine:
         if low < 0 or high >= self._vocabulary:
             bad = low if low < 0 else high
             raise InvalidTokens(f"token id {bad}: the vocabulary has 0 to {self._vocabulary - 1}")
-        longest = len(ids) + max(max_new_tokens - 1, 0)
-        if longest > self._family.max_positions:
+        self._check_length(len(ids), max_new_tokens)
+        return ids.astype(np.uint32)
+
+    def _check_length(self, tokens: int, max_new_tokens: int) -> None:
+        """Refuse what exceeds the model's positions."""
+        if tokens + max(max_new_tokens - 1, 0) > self._family.max_positions:
             raise InvalidParams(
-                f"a prompt of {len(ids)} tokens with up to {max_new_tokens} new ones exceeds the "
+                f"a prompt of {tokens} tokens with up to {max_new_tokens} new ones exceeds the "
                 f"model's {self._family.max_positions} positions"
             )
-        return ids.astype(np.uint32)

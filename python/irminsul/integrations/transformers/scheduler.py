@@ -13,7 +13,13 @@ from torch import Tensor
 
 from irminsul.attention import PAGE_SIZE
 from irminsul.errors import InvalidParams
-from irminsul.integrations.transformers.batch import Stretch, make_batch, positions_of, slots_of
+from irminsul.integrations.transformers.batch import (
+    Stretch,
+    chunked,
+    make_batch,
+    positions_of,
+    slots_of,
+)
 from irminsul.integrations.transformers.family import Family
 from irminsul.integrations.transformers.forward import Runner
 from irminsul.integrations.transformers.pool import Rows
@@ -23,10 +29,6 @@ from irminsul.integrations.transformers.spans import Span, check_spans, holes
 from irminsul.integrations.transformers.store import Store
 
 __all__ = ["Scheduler"]
-
-
-_MOST_STRETCHES = 512
-"""Rows of one call of the attention operator."""
 
 
 class Scheduler:
@@ -147,7 +149,7 @@ class Scheduler:
             for sequence in wave
             for start, end in holes(sequence.spans, sequence.prompt_len)
         ]
-        for chunk in _chunks(todo, self._chunk_tokens):
+        for chunk in chunked(todo, self._chunk_tokens):
             self._forward(chunk, request, request.logits == "computed")
 
     def _decode(self, wave: AbstractSequence[Sequence], request: Request) -> None:
@@ -160,7 +162,7 @@ class Scheduler:
                 sequence.append(request.sampling.choose(sequence.last, sequence.generator), request)
                 self.counts["generated_tokens"] += 1
             ends = [(s, len(s.tokens) - 1, len(s.tokens)) for s in active if not s.done]
-            for chunk in _chunks(ends, self._chunk_tokens):
+            for chunk in chunked(ends, self._chunk_tokens):
                 self._forward(chunk, request, request.logits != "none")
 
     def _forward(
@@ -205,21 +207,3 @@ def _wanted(sequence: Sequence, start: int, end: int, everything: bool) -> list[
     final = end >= sequence.prompt_len
     first = max(0, sequence.prompt.logits_from - start) if everything else end - start
     return list(range(min(first, end - start - final), end - start))
-
-
-def _chunks(
-    todo: AbstractSequence[tuple[Sequence, int, int]], size: int
-) -> list[list[tuple[Sequence, int, int]]]:
-    """Cut position ranges, in order, into groups of at most `size` positions."""
-    groups: list[list[tuple[Sequence, int, int]]] = []
-    room = 0
-    for sequence, start, end in todo:
-        while start < end:
-            if room == 0 or len(groups[-1]) == _MOST_STRETCHES:
-                groups.append([])
-                room = size
-            stop = min(end, start + room)
-            groups[-1].append((sequence, start, stop))
-            room -= stop - start
-            start = stop
-    return groups

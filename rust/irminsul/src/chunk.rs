@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;
-use crate::scan::{Candidates, Sizes};
-use crate::simd;
+use crate::scan::{Candidates, Room, Scanner, Sizes};
+use crate::simd::{self, Looks};
 
 /// Why a chunk ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,9 +170,11 @@ pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
     let mut fingerprints = Vec::with_capacity(expected);
     bounds.push(0);
     let mut cuts = Cuts::new(params, tokens, 0, 0, 0);
-    while cuts.next_block(|end, _| bounds.push(end)) {
-        // While the block is in the cache.
-        simd::hash_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
+    while cuts.next_block(true, |end, _| bounds.push(end)).is_some() {
+        // While the blocks are in the cache.
+        if bounds.len() > fingerprints.len() + GATHERED {
+            simd::hash_chunks(tokens, &bounds[fingerprints.len()..], &mut fingerprints);
+        }
     }
     if bounds.last() != Some(&tokens.len()) {
         bounds.push(tokens.len());
@@ -183,6 +185,9 @@ pub fn chunk(tokens: &[u32], params: &ChunkParams) -> Chunks {
         fingerprints,
     }
 }
+
+/// Chunks that are worth while to hash side by side: with few, some streams idle at the end.
+const GATHERED: usize = 96;
 
 /// Room for the bounds of `tokens`. Chunks are a little shorter than `avg`: none is longer than `max`.
 fn room(tokens: &[u32], params: &ChunkParams) -> usize {
@@ -200,7 +205,7 @@ pub fn chunk_bounds(tokens: &[u32], params: &ChunkParams) -> Vec<usize> {
     let mut bounds = Vec::with_capacity(room(tokens, params));
     bounds.push(0);
     let mut cuts = Cuts::new(params, tokens, 0, 0, 0);
-    while cuts.next_block(|end, _| bounds.push(end)) {}
+    while cuts.next_block(true, |end, _| bounds.push(end)).is_some() {}
     if bounds.last() != Some(&tokens.len()) {
         bounds.push(tokens.len());
     }
@@ -212,8 +217,13 @@ pub fn chunk_bounds(tokens: &[u32], params: &ChunkParams) -> Vec<usize> {
 pub(crate) struct Cuts<'a> {
     params: &'a ChunkParams,
     text: &'a [u32],
-    found: Candidates,
+    scanner: Scanner,
+    /// The block whose cuts come next, if it was scanned already, and the other one.
+    found: [Candidates; 2],
+    now: usize,
+    ahead: bool,
     sizes: Sizes,
+    room: Room,
 }
 
 impl<'a> Cuts<'a> {
@@ -229,18 +239,45 @@ impl<'a> Cuts<'a> {
         Self {
             params,
             text,
-            found: Candidates::new(text, from),
+            scanner: Scanner::new(text, from),
+            found: [Candidates::new(), Candidates::new()],
+            now: 0,
+            ahead: false,
             sizes: Sizes::new(params, last_cut, last_marker),
+            room: Room::new(),
         }
     }
 
-    /// Emits the cuts of one more block; false when there was none left.
-    #[inline]
-    pub(crate) fn next_block(&mut self, emit: impl FnMut(usize, Cut)) -> bool {
-        let more = self.found.scan_block(self.text, self.params);
-        if more {
-            self.sizes.advance(&self.found, emit);
+    /// Emits the cuts of one more block and returns where it ends; none when there was none left.
+    /// With `ahead`, the block after it is scanned at the same time, which is faster unless the caller
+    /// stops then.
+    pub(crate) fn next_block(
+        &mut self,
+        ahead: bool,
+        emit: impl FnMut(usize, Cut),
+    ) -> Option<usize> {
+        let Self { params, text, .. } = *self;
+        let [even, odd] = &mut self.found;
+        let (found, next) = if self.now == 0 {
+            (even, odd)
+        } else {
+            (odd, even)
+        };
+        let mut scan = |found: &mut Candidates, looks: &mut Looks<'_>| {
+            self.scanner.scan_block(text, params, found, looks)
+        };
+        if !self.ahead && !scan(found, &mut Looks::none(&mut [0; 2])) {
+            return None;
         }
-        more
+        if let Some(mut looks) = self.sizes.looks(found, &mut self.room) {
+            self.ahead = ahead && scan(next, &mut looks);
+            self.sizes.take(looks, found.base(), emit);
+        } else {
+            self.ahead = false;
+            self.sizes.advance(found, emit);
+        }
+        let end = found.scanned();
+        self.now ^= usize::from(self.ahead);
+        Some(end)
     }
 }

@@ -1,15 +1,16 @@
 //! Tokens that arrive in pieces -> the chunks of the whole sequence.
 //!
-//! Knows nothing of where the pieces come from. It holds one block at a time, which stays in the
-//! processor's cache while it is scanned and hashed.
+//! Knows nothing of where the pieces come from. It holds a few blocks at a time, which stay in the
+//! processor's cache while they are scanned and hashed.
 
 use crate::chunk::{Chunks, Cut, Cuts};
 use crate::gear::WINDOW;
 use crate::params::ChunkParams;
 use crate::simd::hash_chunks;
 
-/// Tokens that are taken in before they are scanned.
-pub(crate) const BLOCK: usize = crate::scan::BLOCK;
+/// Tokens that are taken in before they are scanned: blocks enough for looks at one beside the scan of the
+/// next, and few enough for the second-level cache.
+const BLOCK: usize = 4 * crate::scan::BLOCK;
 
 /// Chunks a sequence piece by piece; the result does not depend on the pieces.
 ///
@@ -108,7 +109,7 @@ impl Chunker {
                 *last_marker = origin + end;
             }
         };
-        while cuts.next_block(&mut emit) {}
+        while cuts.next_block(true, &mut emit).is_some() {}
         *scanned = origin + text.len();
         self.hash();
         let last_cut = self.bounds.last().map_or(0, |end| end - self.origin);

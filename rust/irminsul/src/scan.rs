@@ -3,12 +3,10 @@
 //! Knows nothing of fingerprints. Finding small hashes does not depend on earlier cuts, so it can
 //! run over many places at once; the sizes are applied to the few places found, in a second pass.
 
-use std::hint::select_unpredictable;
-
 use crate::chunk::Cut;
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;
-use crate::simd;
+use crate::simd::{AHEAD, Block, Looks, Rare, scan_block};
 
 /// Most tokens that are looked at before sizes are applied: eight stretches of the vector scans,
 /// which fit the second-level cache together with what is hashed next. A stretch is not a multiple
@@ -18,9 +16,6 @@ pub(crate) const BLOCK: usize = 8 * 2064;
 /// Fewer tokens than this do not pay for the warm-up of eight stretches.
 const MIN_BLOCK: usize = 256;
 
-/// Words that are searched without a branch in between.
-const AHEAD: usize = 4;
-
 /// Words of a block: one before its first token, 63 tokens that do not fill a step of the vector
 /// scans, and those that a search may read behind the last.
 const WORDS: usize = 1 + BLOCK / 64 + 1 + AHEAD;
@@ -29,29 +24,18 @@ const WORDS: usize = 1 + BLOCK / 64 + 1 + AHEAD;
 #[derive(Debug)]
 struct Bits([u64; WORDS]);
 
-impl Bits {
-    /// The first bit set in `[from, to)`.
-    ///
-    /// Where it lies cannot be predicted, so four words are searched with selections. The
-    /// searches of a block form one chain, and a wrong branch in each would double its length.
-    #[inline]
-    fn first(&self, from: usize, to: usize) -> Option<usize> {
-        let mut word = from / 64;
-        let mut mask = !0 << (from % 64);
-        while word * 64 < to {
-            let words: &[u64; AHEAD] = self.0[word..].first_chunk()?;
-            let (a, b, c, d) = (words[0] & mask, words[1], words[2], words[3]);
-            let (bits, at) = select_unpredictable(c != 0, (c, 128), (d, 192));
-            let (bits, at) = select_unpredictable(b != 0, (b, 64), (bits, at));
-            let (bits, at) = select_unpredictable(a != 0, (a, 0), (bits, at));
-            if bits != 0 {
-                let found = word * 64 + at + bits.trailing_zeros() as usize;
-                return (found < to).then_some(found);
-            }
-            (word, mask) = (word + AHEAD, !0);
+/// The first bit set in `[from, to)`.
+fn first(words: &[u64], from: usize, to: usize) -> Option<usize> {
+    let mut mask = !0 << (from % 64);
+    for word in from / 64..to.div_ceil(64) {
+        let bits = words[word] & mask;
+        if bits != 0 {
+            let found = word * 64 + bits.trailing_zeros() as usize;
+            return (found < to).then_some(found);
         }
-        None
+        mask = !0;
     }
+    None
 }
 
 /// Where the rolling hash is small, for the tokens of one block.
@@ -61,90 +45,166 @@ pub(crate) struct Candidates {
     base: usize,
     /// One past the last token looked at.
     scanned: usize,
-    /// The rolling hash before `scanned`, where it is known.
-    hash: Option<u64>,
     /// Tokens after which the hash is below the threshold.
     content: Bits,
-    /// Tokens after which it is below the marker threshold too; meaningless unless `marked`.
-    markers: Bits,
-    marked: bool,
+    /// Tokens after which it is below the marker threshold too; no words if there are none.
+    markers: Vec<u64>,
+}
+
+impl Candidates {
+    pub(crate) fn new() -> Self {
+        Self {
+            base: 0,
+            scanned: 0,
+            content: Bits([0; WORDS]),
+            markers: Vec::new(),
+        }
+    }
+
+    /// Token that the first bit stands for.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// One past the last token looked at.
+    pub(crate) fn scanned(&self) -> usize {
+        self.scanned
+    }
+
+    /// Fills the word before a block, of which only the last bit may be set.
+    fn open(&mut self, small: bool, marker: bool) {
+        self.content.0[0] = u64::from(small) << 63;
+        self.mark(0, u64::from(marker) << 63);
+    }
+
+    /// Keeps a word of markers. There are none before the first marker of a block turns up.
+    fn mark(&mut self, word: usize, markers: u64) {
+        if markers != 0 {
+            self.markers.resize(WORDS, 0);
+        }
+        if let Some(kept) = self.markers.get_mut(word) {
+            *kept = markers;
+        }
+    }
+
+    /// The first content candidate in `[from, to)`.
+    #[inline]
+    fn content(&self, from: usize, to: usize) -> Option<usize> {
+        self.find(&self.content.0, from, to)
+    }
+
+    /// The first marker in `[from, to)`.
+    fn marker(&self, from: usize, to: usize) -> Option<usize> {
+        self.find(&self.markers, from, to)
+    }
+
+    #[inline]
+    fn find(&self, words: &[u64], from: usize, to: usize) -> Option<usize> {
+        let from = from.max(self.base);
+        let to = to.min(self.scanned).checked_sub(self.base)?;
+        Some(self.base + first(words, from - self.base, to)?)
+    }
+}
+
+/// How far a text was scanned.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    /// One past the last token looked at.
+    scanned: usize,
+    /// The rolling hash before `scanned`, where it is known.
+    hash: Option<u64>,
     /// The first whole window, which ends before the first block, may end a chunk.
     fresh: bool,
 }
 
-impl Candidates {
+impl Scanner {
     /// Before the tokens of `text[from..]`. No rule allows a cut before the first whole window.
     pub(crate) fn new(text: &[u32], from: usize) -> Self {
         let scanned = from.max(WINDOW).min(text.len());
         Self {
-            base: 0,
             scanned,
             hash: None,
-            content: Bits([0; WORDS]),
-            markers: Bits([0; WORDS]),
-            marked: false,
             fresh: from < WINDOW && scanned == WINDOW,
         }
     }
 
-    /// Looks at the next block; false if there was none left.
-    pub(crate) fn scan_block(&mut self, text: &[u32], params: &ChunkParams) -> bool {
+    /// Looks at the next block, and perhaps for cuts in the one before; false if there was none left.
+    pub(crate) fn scan_block(
+        &mut self,
+        text: &[u32],
+        params: &ChunkParams,
+        found: &mut Candidates,
+        looks: &mut Looks<'_>,
+    ) -> bool {
         let left = text.len() - self.scanned;
         if left == 0 && !self.fresh {
             return false;
         }
-        self.base = self.scanned.saturating_sub(64);
-        self.marked = false;
+        found.base = self.scanned.saturating_sub(64);
+        found.markers.clear();
         // Blocks of one size, so that none is too short to be worth while.
         let count = left.div_ceil(left.div_ceil(BLOCK).max(1));
-        if count < MIN_BLOCK || !self.scan_stretches(text, count, params) {
-            self.enter(text, params);
-            self.scan_tokens(text, count, params);
+        if count < MIN_BLOCK || !self.scan_stretches(text, count, params, found, looks) {
+            self.enter(text, params, found);
+            self.scan_tokens(text, count, params, found);
         } else if text.len() - self.scanned < 64 {
-            self.scan_tokens(text, text.len() - self.scanned, params);
+            self.scan_tokens(text, text.len() - self.scanned, params, found);
         }
+        found.scanned = self.scanned;
         true
     }
 
     /// Looks at about `count` tokens, a multiple of 64, with vector instructions, if there are any.
-    fn scan_stretches(&mut self, text: &[u32], count: usize, params: &ChunkParams) -> bool {
+    fn scan_stretches(
+        &mut self,
+        text: &[u32],
+        count: usize,
+        params: &ChunkParams,
+        found: &mut Candidates,
+        looks: &mut Looks<'_>,
+    ) -> bool {
         let count = count / 64 * 64;
         let (start, words) = (self.scanned, 1..=count / 64);
-        let block = simd::Block::new(&text[start - WINDOW..start + count], params);
-        let (content, markers) = (&mut self.content.0, &mut self.markers.0);
-        let Some(seen) = simd::scan_block(&block, &mut content[words.clone()], &mut markers[words])
-        else {
+        let block = Block::new(&text[start - WINDOW..start + count], params);
+        let content = &mut found.content.0[words];
+        let markers = Rare::new(&mut found.markers, WORDS, 1..count / 64 + 1);
+        let Some(seen) = scan_block(&block, content, markers, looks) else {
             return false;
         };
         self.scanned += count;
         self.hash = Some(seen.last);
-        self.marked = seen.marked;
-        self.open(seen.first, params);
+        self.open(seen.first, params, found);
         true
     }
 
     /// The rolling hash before the first token of a block that is scanned token by token.
-    fn enter(&mut self, text: &[u32], params: &ChunkParams) {
+    fn enter(&mut self, text: &[u32], params: &ChunkParams, found: &mut Candidates) {
         let window = &text[self.scanned.saturating_sub(WINDOW)..self.scanned];
         let secret = params.secret();
         let hash = *self.hash.get_or_insert_with(|| {
             let hashes = window.iter().map(|&token| token ^ secret);
             hashes.fold(0, roll)
         });
-        self.open(hash, params);
+        self.open(hash, params, found);
     }
 
-    /// Fills the word before a block, of which only the last bit may be set.
-    fn open(&mut self, hash: u64, params: &ChunkParams) {
-        let bit = |small: bool| u64::from(small && self.fresh) << 63;
-        let marker = bit(hash < MARKER_THRESHOLD);
-        self.content.0[0] = bit(hash < params.threshold());
-        self.fresh = false;
-        self.mark(0, marker);
+    /// Whether a chunk may end before a block, after which token the hash is this.
+    fn open(&mut self, hash: u64, params: &ChunkParams, found: &mut Candidates) {
+        let fresh = std::mem::take(&mut self.fresh);
+        found.open(
+            fresh && hash < params.threshold(),
+            fresh && hash < MARKER_THRESHOLD,
+        );
     }
 
     /// Looks at `count` tokens one by one, from the start of a word on.
-    fn scan_tokens(&mut self, text: &[u32], count: usize, params: &ChunkParams) {
+    fn scan_tokens(
+        &mut self,
+        text: &[u32],
+        count: usize,
+        params: &ChunkParams,
+        found: &mut Candidates,
+    ) {
         let mut hash = self.hash.unwrap_or_default();
         let (secret, threshold) = (params.secret(), params.threshold());
         for tokens in text[self.scanned..self.scanned + count].chunks(64) {
@@ -154,41 +214,22 @@ impl Candidates {
                 content |= u64::from(hash < threshold) << at;
                 markers |= u64::from(hash < MARKER_THRESHOLD) << at;
             }
-            let word = (self.scanned - self.base) / 64;
-            self.content.0[word] = content;
-            self.mark(word, markers);
+            let word = (self.scanned - found.base) / 64;
+            found.content.0[word] = content;
+            found.mark(word, markers);
             self.scanned += tokens.len();
         }
         self.hash = Some(hash);
     }
+}
 
-    /// Keeps a word of markers. Words are cleared when the first marker of a block turns up.
-    fn mark(&mut self, word: usize, markers: u64) {
-        if markers != 0 && !self.marked {
-            self.markers.0.fill(0);
-            self.marked = true;
-        }
-        if self.marked {
-            self.markers.0[word] = markers;
-        }
-    }
+/// Room for the cuts of a block, of shortest chunks.
+#[derive(Debug)]
+pub(crate) struct Room([u32; WORDS + 1]);
 
-    /// The first content candidate in `[from, to)`.
-    #[inline]
-    fn content(&self, from: usize, to: usize) -> Option<usize> {
-        Self::find(&self.content, self.base, from, to.min(self.scanned))
-    }
-
-    /// The first marker in `[from, to)`.
-    fn marker(&self, from: usize, to: usize) -> Option<usize> {
-        Self::find(&self.markers, self.base, from, to.min(self.scanned))
-    }
-
-    #[inline]
-    fn find(bits: &Bits, base: usize, from: usize, to: usize) -> Option<usize> {
-        let from = from.max(base);
-        let found = bits.first(from - base, to.checked_sub(base)?)?;
-        Some(base + found)
+impl Room {
+    pub(crate) fn new() -> Self {
+        Self([0; _])
     }
 }
 
@@ -212,8 +253,25 @@ impl Sizes {
         }
     }
 
-    /// Emits the cuts that what was scanned so far decides, as the index after the last token.
-    #[inline]
+    /// Looks for the cuts of a block, if there are no markers in it.
+    pub(crate) fn looks<'a>(&self, found: &'a Candidates, cuts: &'a mut Room) -> Option<Looks<'a>> {
+        let known = found.scanned - found.base;
+        let longest = (self.last_cut + self.max).checked_sub(found.base)?;
+        let sizes = [self.min, self.max];
+        (found.markers.is_empty())
+            .then(|| Looks::new(&found.content.0, known, sizes, longest, &mut cuts.0))
+    }
+
+    /// Emits the cuts that looks found, which began at token `base`, as the index after the last token.
+    pub(crate) fn take(&mut self, looks: Looks<'_>, base: usize, mut emit: impl FnMut(usize, Cut)) {
+        let (cuts, longest) = looks.finish();
+        for &cut in cuts {
+            emit(base + cut as usize, Cut::Content);
+        }
+        self.last_cut = base + longest - self.max;
+    }
+
+    /// Emits the cuts that what was scanned so far decides, one after the other, markers included.
     pub(crate) fn advance(&mut self, found: &Candidates, mut emit: impl FnMut(usize, Cut)) {
         loop {
             let longest = self.last_cut + self.max;
@@ -234,7 +292,7 @@ impl Sizes {
     /// The next marker cut at or before `limit`.
     #[inline]
     fn marker(&self, found: &Candidates, limit: usize) -> Option<usize> {
-        if !found.marked {
+        if found.markers.is_empty() {
             return None;
         }
         let from = self.last_cut.max(self.last_marker + WINDOW - 1);

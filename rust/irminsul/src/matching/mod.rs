@@ -11,8 +11,7 @@ mod cover;
 mod search;
 mod span;
 
-use crate::chunk::{Cut, Cuts};
-use crate::chunker::BLOCK;
+use crate::chunk::Cuts;
 use crate::gear::WINDOW;
 use crate::params::ChunkParams;
 use crate::policy::Policy;
@@ -65,30 +64,28 @@ fn search_chunks(
     cover: &mut Cover,
 ) {
     let tokens = prompt.tokens;
-    let before = |at: usize| at.saturating_sub(WINDOW);
     let mut scanned = prompt.prefix_len;
-    let (mut last_cut, mut last_marker) = (scanned, before(scanned));
     while scanned < tokens.len() {
-        let reach = tokens.len().min(scanned + BLOCK);
-        let mut cuts = Cuts::new(params, &tokens[..reach], scanned, last_cut, last_marker);
-        let mut bounds = vec![last_cut];
-        let mut emit = |end, cut| {
-            bounds.push(end);
-            if cut == Cut::Marker {
-                last_marker = end;
+        // A marker further back than a window is as good as none.
+        let last_marker = scanned.saturating_sub(WINDOW);
+        let mut cuts = Cuts::new(params, tokens, scanned, scanned, last_marker);
+        let mut bounds = vec![scanned];
+        // One block first: a span that it finds may cover the next.
+        let mut ahead = false;
+        loop {
+            let end = cuts.next_block(ahead, |end, _| bounds.push(end));
+            (scanned, ahead) = (end.unwrap_or(tokens.len()), true);
+            let last = bounds[bounds.len() - 1];
+            if scanned == tokens.len() && last != scanned {
+                bounds.push(scanned);
             }
-        };
-        while cuts.next_block(&mut emit) {}
-        scanned = reach;
-        if reach == tokens.len() && bounds.last() != Some(&reach) {
-            bounds.push(reach);
+            offer_chunks(search, tokens, &bounds, cover);
+            if scanned == tokens.len() || cover.covered() > scanned {
+                break;
+            }
+            bounds = vec![last];
         }
-        last_cut = bounds[bounds.len() - 1];
-        offer_chunks(search, tokens, &bounds, cover);
-        if cover.covered() > scanned {
-            scanned = cover.covered();
-            (last_cut, last_marker) = (scanned, before(scanned));
-        }
+        scanned = scanned.max(cover.covered());
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn anchors(params: &ChunkParams, tail: &PathTail, tokens: &[u32]) -> 
             AnchorKind::Content
         });
     };
-    while cuts.next_block(&mut emit) {}
+    while cuts.next_block(true, &mut emit).is_some() {}
     if bounds.last() != Some(&text.len()) {
         bounds.push(text.len());
         kinds.push(AnchorKind::Tail);

@@ -2,6 +2,8 @@
 //!
 //! Knows nothing of instruction sets; it holds what all of them share.
 
+use std::ops::Range;
+
 use crate::gear::WINDOW;
 use crate::params::ChunkParams;
 
@@ -54,56 +56,72 @@ pub(crate) struct Seen {
     pub(crate) first: u64,
     /// The hash after the last token.
     pub(crate) last: u64,
-    /// Whether there are markers.
-    pub(crate) marked: bool,
 }
 
 /// The bits of a block: those of one stretch after those of the other.
 pub(super) struct Bits<'a> {
     words: &'a mut [u64],
     stride: usize,
-    marked: bool,
 }
 
 impl<'a> Bits<'a> {
     pub(super) fn new(words: &'a mut [u64], block: &Block<'_>) -> Self {
-        debug_assert_eq!(words.len() * 64, LANES * block.stride);
+        assert_eq!(words.len() * 64, LANES * block.stride);
         Self {
             words,
             stride: block.stride,
-            marked: false,
         }
+    }
+
+    /// Where the last stretch's word for the group of steps from `step` on goes, and how many bytes before
+    /// it that of each other stretch; for all but the last steps, if they are no whole group.
+    pub(super) fn last_word(&mut self, step: usize) -> (*mut u8, usize) {
+        let apart = self.stride / 8;
+        debug_assert!(step + GROUP <= self.stride);
+        let first = self.words.as_mut_ptr().cast::<u8>();
+        (first.wrapping_add((LANES - 1) * apart + step / 8), apart)
     }
 
     /// Stores the results of up to 32 steps from `step` on, a word for each stretch.
     #[inline(always)] // Eight short stores, in the innermost loop but one.
     #[allow(clippy::inline_always)]
     pub(super) fn store(&mut self, step: usize, lanes: [u32; LANES]) {
-        let (stride, at) = (self.stride / 8, step / 8);
-        let bytes = bytes_of(self.words);
         if self.stride - step < GROUP {
-            return store_part(bytes, stride, at, lanes);
+            return store_part(bytes_of(self.words), self.stride / 8, step / 8, lanes);
         }
-        for (row, word) in bytes.chunks_exact_mut(stride).zip(lanes) {
-            row[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        let (last, apart) = self.last_word(step);
+        for (lane, word) in lanes.into_iter().rev().enumerate() {
+            // Safety: a group of steps of each stretch lies inside the words, see `last_word`.
+            unsafe {
+                let place = last.wrapping_sub(lane * apart);
+                place.cast::<[u8; 4]>().write(word.to_le_bytes());
+            }
         }
     }
+}
 
-    /// As [`Bits::store`] for bits that are rare: the words are cleared before the first.
+/// Bits that few blocks have any of: there are no words before the first.
+pub(crate) struct Rare<'a> {
+    /// Empty, or all words that the block's are part of.
+    words: &'a mut Vec<u64>,
+    all: usize,
+    ours: Range<usize>,
+}
+
+impl<'a> Rare<'a> {
+    /// Of `all` words, those at `ours` are the block's.
+    pub(crate) fn new(words: &'a mut Vec<u64>, all: usize, ours: Range<usize>) -> Self {
+        Self { words, all, ours }
+    }
+
+    /// As [`Bits::store`].
     #[cold]
-    pub(super) fn store_rare(&mut self, step: usize, lanes: [u32; LANES]) {
-        if lanes == [0; LANES] && !self.marked {
+    pub(super) fn store(&mut self, block: &Block<'_>, step: usize, lanes: [u32; LANES]) {
+        if lanes == [0; LANES] && self.words.is_empty() {
             return;
         }
-        if !self.marked {
-            self.words.fill(0);
-            self.marked = true;
-        }
-        self.store(step, lanes);
-    }
-
-    pub(super) fn marked(&self) -> bool {
-        self.marked
+        self.words.resize(self.all, 0);
+        Bits::new(&mut self.words[self.ours.clone()], block).store(step, lanes);
     }
 }
 

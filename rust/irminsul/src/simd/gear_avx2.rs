@@ -12,6 +12,9 @@
 //! comparisons are kept, as one bit of a word per stretch. They look at the upper halves of the
 //! hashes; what these do not decide (a marker, or a tie with the threshold) is so rare that the
 //! whole group is looked at again.
+//!
+//! `unit.rs` has the same steps in assembly for whole groups; these here do the rest of a stretch, and
+//! everything where the code is interpreted.
 
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_epi64, _mm256_and_si256,
@@ -23,8 +26,15 @@ use std::arch::x86_64::{
 };
 
 use super::avx2::{lanes, opaque, read, shuffle};
-use super::block::{Bits, Block, GROUP, LANES, Seen};
+use super::block::{Bits, Block, GROUP, LANES, Rare, Seen};
+use super::looks::Looks;
+#[cfg(not(miri))]
+use super::unit::{self, Desk, Factors, Lanes};
 use crate::gear::{MARKER_THRESHOLD, WINDOW};
+
+/// The factors of the mixing.
+const FIRST: i64 = 0x9E37_79B1;
+const SECOND: i64 = 0xF2D4_A6C7;
 
 /// The hashes of stretches 0, 1, 4, 5 are `a` and those of 2, 3, 6, 7 are `b`, an order in which
 /// halves of both shuffle into 0..8; to the upper halves, `upper` is to be added.
@@ -56,56 +66,199 @@ static BITS: StepBits = {
     StepBits(bits)
 };
 
-/// Fills the candidate bits of a block and, if there are any, those of markers.
+/// Fills the candidate bits of a block and, if there are any, those of markers; takes looks meanwhile.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Needs AVX2 and BMI1.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn scan(block: &Block<'_>, content: Bits<'_>, markers: Bits<'_>) -> Seen {
+pub(super) unsafe fn scan(
+    block: &Block<'_>,
+    content: Bits<'_>,
+    markers: Rare<'_>,
+    looks: &mut Looks<'_>,
+) -> Seen {
+    let scan = Scan {
+        block,
+        content,
+        markers,
+        state: State::new(),
+    };
     match (block.secret != 0, block.threshold as u32 != 0) {
-        (false, false) => scan_as::<false, false>(block, content, markers),
-        (false, true) => scan_as::<false, true>(block, content, markers),
-        (true, false) => scan_as::<true, false>(block, content, markers),
-        (true, true) => scan_as::<true, true>(block, content, markers),
+        (false, false) => scan.run::<false, false>(looks),
+        (false, true) => scan.run::<false, true>(looks),
+        (true, false) => scan.run::<true, false>(looks),
+        (true, true) => scan.run::<true, true>(looks),
     }
 }
 
+/// A block under way.
+struct Scan<'a> {
+    block: &'a Block<'a>,
+    content: Bits<'a>,
+    markers: Rare<'a>,
+    state: State,
+}
+
 /// `KEYED`: the secret is not 0. `TIES`: the lower half of the threshold is not 0.
-#[target_feature(enable = "avx2")]
-fn scan_as<const KEYED: bool, const TIES: bool>(
-    block: &Block<'_>,
-    mut content: Bits<'_>,
-    mut markers: Bits<'_>,
-) -> Seen {
-    let zero = _mm256_setzero_si256();
-    let mut state = State {
-        a: zero,
-        b: zero,
-        upper: zero,
-    };
-    for step in (0..WINDOW).step_by(4) {
-        for tokens in load::<KEYED>(block, step) {
-            state = advance(state, tokens);
-        }
-    }
-    let first = hashes(state)[0];
-    let limit = Limit::new(block.threshold);
-    for step in (0..block.stride).step_by(GROUP) {
-        let before = state;
-        let (bits, doubtful) = group::<KEYED, TIES>(block, &mut state, step, &limit);
-        content.store(step, lanes(bits));
-        if _mm256_movemask_epi8(doubtful) != 0 {
-            if TIES {
-                content.store(step, exact::<KEYED>(block, before, step, block.threshold));
+impl Scan<'_> {
+    #[target_feature(enable = "avx2")]
+    fn run<const KEYED: bool, const TIES: bool>(mut self, looks: &mut Looks<'_>) -> Seen {
+        for step in (0..WINDOW).step_by(4) {
+            for tokens in load::<KEYED>(self.block, step) {
+                self.state = advance(self.state, tokens);
             }
-            markers.store_rare(step, exact::<KEYED>(block, before, step, MARKER_THRESHOLD));
+        }
+        let first = hashes(self.state)[0];
+        let limit = Limit::new(self.block.threshold);
+        let done = self.whole_groups::<KEYED, TIES>(&limit, looks);
+        for step in (done..self.block.stride).step_by(GROUP) {
+            let before = self.state;
+            let (bits, doubtful) = group::<KEYED, TIES>(self.block, &mut self.state, step, &limit);
+            self.content.store(step, lanes(bits));
+            if _mm256_movemask_epi8(doubtful) != 0 {
+                if TIES {
+                    let bits = exact::<KEYED>(self.block, before, step, self.block.threshold);
+                    self.content.store(step, bits);
+                }
+                self.mark::<KEYED>(before, step);
+            }
+        }
+        Seen {
+            first,
+            last: hashes(self.state)[LANES - 1],
         }
     }
-    Seen {
-        first,
-        last: hashes(state)[LANES - 1],
-        marked: markers.marked(),
+
+    /// Intrinsics do it all.
+    #[cfg(miri)]
+    fn whole_groups<const KEYED: bool, const TIES: bool>(
+        &mut self,
+        _: &Limit,
+        _: &mut Looks<'_>,
+    ) -> usize {
+        0
     }
+
+    /// Advances by all whole groups of steps; returns how many steps these are. The words of each group
+    /// are stored during the next.
+    #[cfg(not(miri))]
+    #[target_feature(enable = "avx2")]
+    fn whole_groups<const KEYED: bool, const TIES: bool>(
+        &mut self,
+        limit: &Limit,
+        looks: &mut Looks<'_>,
+    ) -> usize {
+        let block = self.block;
+        let whole = block.stride / GROUP * GROUP;
+        let factors = factors(limit);
+        let mut desk = Desk::new(block.secret, block.threshold, looks);
+        // There is no group before the first, so its words go nowhere.
+        let mut nowhere = [0; 4 * LANES];
+        let mut to = (nowhere[4 * (LANES - 1)..].as_mut_ptr(), 4);
+        for step in (0..whole).step_by(GROUP) {
+            let before = self.state;
+            let mut lanes = self.state.lanes();
+            let at = (block.quads(WINDOW + step), block.stride);
+            // Safety: AVX2 and BMI1; `quads` vouches for the tokens, `last_word` for the words.
+            unsafe {
+                unit::group::<KEYED, TIES>(&mut lanes, &factors, &mut desk, step / GROUP, at, to)
+            };
+            self.state = State::from(lanes);
+            to = self.content.last_word(step);
+            let doubtful = _mm256_or_si256(lanes.ties, zeros(lanes.least));
+            if _mm256_movemask_epi8(doubtful) != 0 {
+                if TIES {
+                    let bits = exact::<KEYED>(block, before, step, block.threshold);
+                    desk.rows[step / GROUP % 2] = turned(bits);
+                }
+                self.mark::<KEYED>(before, step);
+            }
+        }
+        if let Some(last) = whole.checked_sub(GROUP) {
+            self.content
+                .store(last, words(&desk.rows[last / GROUP % 2]));
+        }
+        desk.settle(looks);
+        whole
+    }
+
+    /// Looks for markers in a group of steps.
+    #[cold]
+    #[target_feature(enable = "avx2")]
+    fn mark<const KEYED: bool>(&mut self, before: State, step: usize) {
+        let bits = exact::<KEYED>(self.block, before, step, MARKER_THRESHOLD);
+        self.markers.store(self.block, step, bits);
+    }
+}
+
+impl State {
+    #[target_feature(enable = "avx2")]
+    fn new() -> Self {
+        let zero = _mm256_setzero_si256();
+        Self {
+            a: zero,
+            b: zero,
+            upper: zero,
+        }
+    }
+
+    #[cfg(not(miri))]
+    #[target_feature(enable = "avx2")]
+    fn lanes(self) -> Lanes {
+        Lanes {
+            a: self.a,
+            b: self.b,
+            upper: self.upper,
+            least: _mm256_set1_epi32(-1),
+            ties: _mm256_setzero_si256(),
+        }
+    }
+}
+
+#[cfg(not(miri))]
+impl From<Lanes> for State {
+    fn from(Lanes { a, b, upper, .. }: Lanes) -> Self {
+        Self { a, b, upper }
+    }
+}
+
+/// What the assembly multiplies by and compares with.
+#[cfg(not(miri))]
+#[target_feature(enable = "avx2")]
+fn factors(limit: &Limit) -> Factors {
+    Factors {
+        first: _mm256_set1_epi64x(FIRST),
+        second: _mm256_set1_epi64x(SECOND),
+        below: limit.below,
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn zeros(lanes: __m256i) -> __m256i {
+    _mm256_cmpeq_epi32(lanes, _mm256_setzero_si256())
+}
+
+/// Rows of a bit for each lane -> words of a bit for each row.
+#[cfg(not(miri))]
+fn words(rows: &[u8; GROUP]) -> [u32; LANES] {
+    std::array::from_fn(|lane| {
+        let bits = rows.iter().enumerate();
+        bits.fold(0, |word, (row, byte)| {
+            word | u32::from(byte >> lane & 1) << row
+        })
+    })
+}
+
+/// Words of a bit for each row -> rows of a bit for each lane.
+#[cfg(not(miri))]
+fn turned(words: [u32; LANES]) -> [u8; GROUP] {
+    std::array::from_fn(|row| {
+        let bits = words.iter().enumerate();
+        bits.fold(0, |byte, (lane, word)| {
+            byte | ((word >> row & 1) as u8) << lane
+        })
+    })
 }
 
 /// The cut threshold in the forms that comparisons of upper halves take.
@@ -156,10 +309,7 @@ fn group<const KEYED: bool, const TIES: bool>(
             found = _mm256_or_si256(found, _mm256_and_si256(below, read(bit)));
         }
     }
-    (
-        found,
-        _mm256_or_si256(ties, _mm256_cmpeq_epi32(least, zero)),
-    )
+    (found, _mm256_or_si256(ties, zeros(least)))
 }
 
 /// The bits of a group again, by comparing all 64 bits of the hashes.
@@ -232,10 +382,7 @@ fn load<const KEYED: bool>(block: &Block<'_>, at: usize) -> [Tokens; 4] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn advance(state: State, tokens: Tokens) -> State {
-    let (first, second) = (
-        _mm256_set1_epi64x(0x9E37_79B1),
-        _mm256_set1_epi64x(0xF2D4_A6C7),
-    );
+    let (first, second) = (_mm256_set1_epi64x(FIRST), _mm256_set1_epi64x(SECOND));
     // Opaque, or the compiler makes two multiplications of it, one for each use.
     let a = opaque(_mm256_mul_epu32(tokens.a, first));
     let b = opaque(_mm256_mul_epu32(tokens.b, first));

@@ -13,7 +13,7 @@ use std::arch::x86_64::{
     _mm512_unpacklo_epi64, _mm512_xor_si512,
 };
 
-use super::block::{Bits, Block, GROUP, LANES, Seen};
+use super::block::{Bits, Block, GROUP, LANES, Rare, Seen};
 use crate::gear::{MARKER_THRESHOLD, WINDOW};
 
 /// The upper 32-bit halves in a mask of 16.
@@ -24,7 +24,7 @@ const UPPER: u16 = 0xAAAA;
 /// # Safety
 /// Needs AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn scan(block: &Block<'_>, mut content: Bits<'_>, mut markers: Bits<'_>) -> Seen {
+pub(super) unsafe fn scan(block: &Block<'_>, mut content: Bits<'_>, mut markers: Rare<'_>) -> Seen {
     let mut state = _mm512_setzero_si512();
     for step in (0..WINDOW).step_by(4) {
         for tokens in load(block, step) {
@@ -38,13 +38,12 @@ pub(super) unsafe fn scan(block: &Block<'_>, mut content: Bits<'_>, mut markers:
         content.store(step, bits);
         if near {
             let (bits, _) = group(block, &mut { before }, step, MARKER_THRESHOLD);
-            markers.store_rare(step, bits);
+            markers.store(block, step, bits);
         }
     }
     Seen {
         first,
         last: lanes(state)[LANES - 1],
-        marked: markers.marked(),
     }
 }
 

@@ -12,7 +12,7 @@ use std::arch::aarch64::{
     vtrn1q_u32, vtrn2q_u32,
 };
 
-use super::block::{Bits, Block, GROUP, LANES, Seen};
+use super::block::{Bits, Block, GROUP, LANES, Rare, Seen};
 use crate::gear::{MARKER_THRESHOLD, WINDOW};
 
 /// The hashes of the eight stretches, two in each register.
@@ -26,7 +26,7 @@ type Tokens = [uint32x2_t; 4];
 /// # Safety
 /// Needs NEON.
 #[target_feature(enable = "neon")]
-pub(super) unsafe fn scan(block: &Block<'_>, mut content: Bits<'_>, mut markers: Bits<'_>) -> Seen {
+pub(super) unsafe fn scan(block: &Block<'_>, mut content: Bits<'_>, mut markers: Rare<'_>) -> Seen {
     let mut state = [vdupq_n_u64(0); 4];
     for step in (0..WINDOW).step_by(4) {
         for tokens in load(block, step) {
@@ -40,13 +40,12 @@ pub(super) unsafe fn scan(block: &Block<'_>, mut content: Bits<'_>, mut markers:
         content.store(step, bits);
         if near {
             let (bits, _) = group(block, &mut { before }, step, MARKER_THRESHOLD);
-            markers.store_rare(step, bits);
+            markers.store(block, step, bits);
         }
     }
     Seen {
         first,
         last: hashes(state)[LANES - 1],
-        marked: markers.marked(),
     }
 }
 

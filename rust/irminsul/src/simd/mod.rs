@@ -12,37 +12,37 @@ mod gear_avx2;
 mod gear_avx512;
 #[cfg(target_arch = "aarch64")]
 mod gear_neon;
-#[cfg(target_arch = "x86_64")]
-mod plan;
+mod looks;
 #[cfg(target_arch = "x86_64")]
 mod sampled_avx2;
 #[cfg(target_arch = "x86_64")]
 mod streams;
 #[cfg(test)]
 mod tests;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod unit;
 mod vectors;
 mod xxh64;
 
-pub(crate) use block::{Block, Seen};
+pub(crate) use block::{Block, Rare, Seen};
+pub(crate) use looks::{AHEAD, Looks};
 pub use vectors::Vectors;
 
 /// Writes the candidate bits of a block, a bit for each token, and those of its markers if it has
-/// any; none if there is no fast way.
+/// any; none if there is no fast way. May take looks for cuts in the block before meanwhile.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn scan_block(
     block: &Block<'_>,
     content: &mut [u64],
-    markers: &mut [u64],
+    markers: Rare<'_>,
+    looks: &mut Looks<'_>,
 ) -> Option<Seen> {
-    let (content, markers) = (
-        block::Bits::new(content, block),
-        block::Bits::new(markers, block),
-    );
+    let content = block::Bits::new(content, block);
     match Vectors::at_hand() {
         // Safety: AVX-512F was detected.
         Vectors::Wide => Some(unsafe { gear_avx512::scan(block, content, markers) }),
-        // Safety: AVX2 was detected.
-        Vectors::Narrow => Some(unsafe { gear_avx2::scan(block, content, markers) }),
+        // Safety: AVX2 and BMI1 were detected.
+        Vectors::Narrow => Some(unsafe { gear_avx2::scan(block, content, markers, looks) }),
         Vectors::Scalar => None,
     }
 }
@@ -53,12 +53,10 @@ pub(crate) fn scan_block(
 pub(crate) fn scan_block(
     block: &Block<'_>,
     content: &mut [u64],
-    markers: &mut [u64],
+    markers: Rare<'_>,
+    _: &mut Looks<'_>,
 ) -> Option<Seen> {
-    let (content, markers) = (
-        block::Bits::new(content, block),
-        block::Bits::new(markers, block),
-    );
+    let content = block::Bits::new(content, block);
     (Vectors::at_hand() >= Vectors::Narrow).then(|| {
         // Safety: NEON was detected.
         unsafe { gear_neon::scan(block, content, markers) }
@@ -67,7 +65,12 @@ pub(crate) fn scan_block(
 
 /// There is no fast way.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) fn scan_block(_: &Block<'_>, _: &mut [u64], _: &mut [u64]) -> Option<Seen> {
+pub(crate) fn scan_block(
+    _: &Block<'_>,
+    _: &mut [u64],
+    _: Rare<'_>,
+    _: &mut Looks<'_>,
+) -> Option<Seen> {
     None
 }
 

@@ -2,31 +2,49 @@
 //!
 //! Knows nothing of how chunks were cut. Bit-identical to `fingerprint.rs`.
 //!
-//! One xxHash64 is a chain of multiplications and leaves most of the processor idle, so several
-//! streams of chunks run at once, each with the four accumulators of its chunk in one register.
-//! Chunk lengths cannot be predicted and a wrong branch costs as much as ten stripes; a stream
-//! therefore goes from one chunk to its next by selections. The ends of the chunks, less than
+//! One xxHash64 is a chain of multiplications and leaves most of the processor idle, so five streams
+//! run at once: four with the accumulators of a chunk in one vector register, and one in general
+//! registers, whose ports are free meanwhile. Chunk lengths cannot be predicted and a wrong branch costs
+//! as much as ten stripes; a stream therefore goes from one chunk to its next by selections, and takes
+//! the next from one queue, so that all end at about the same time. The ends of the chunks, less than
 //! two stripes each, are hashed afterwards.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi64, _mm256_blend_epi32, _mm256_blendv_epi8, _mm256_loadu_si256,
-    _mm256_mul_epu32, _mm256_mullo_epi32, _mm256_mullo_epi64, _mm256_or_si256, _mm256_rol_epi64,
-    _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_slli_epi64, _mm256_srli_epi64,
-    _mm256_storeu_si256,
+    __m256i, _mm256_add_epi64, _mm256_blend_epi32, _mm256_loadu_si256, _mm256_mul_epu32,
+    _mm256_mullo_epi32, _mm256_mullo_epi64, _mm256_or_si256, _mm256_rol_epi64, _mm256_set1_epi64x,
+    _mm256_setzero_si256, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256,
 };
 use std::hint::select_unpredictable;
 use std::mem::MaybeUninit;
 
 use super::avx2::opaque;
-use super::plan::{BATCH, PLACES, Plan, STREAMS};
 use super::vectors::Vectors;
-use super::xxh64::{P1, P2, PAIR, START, STRIPE, finish, hash};
+use super::xxh64::{P1, P2, PAIR, START, STRIPE, finish, hash, step_pair};
+
+/// Most chunks that are queued at once, so that their states fit the first-level cache.
+const BATCH: usize = 384;
+
+/// Chunks that are hashed side by side.
+const STREAMS: usize = 5;
 
 /// Fewer chunks than this are hashed one by one.
-const MIN_CHUNKS: usize = 3;
+const MIN_CHUNKS: usize = STREAMS;
 
 /// The accumulators of a chunk.
 type State = [u64; 4];
+
+/// A chunk in the queue: its state after the last pair of stripes so far, and where it is read.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Job {
+    state: State,
+    start: *const u32,
+    /// Behind its last pair of stripes. Null in the jobs to idle on, which never end.
+    stop: *const u32,
+}
+
+/// The queue: jobs of a batch, and behind them one to idle on for each stream.
+type Queue = [MaybeUninit<Job>; BATCH + STREAMS];
 
 /// Writes the fingerprints of the chunks between consecutive `bounds`; false if it did not.
 pub(super) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut [u64]) -> bool {
@@ -67,44 +85,78 @@ fn long_chunks(bounds: &[usize]) -> usize {
     bounds.windows(2).take(BATCH).take_while(long).count()
 }
 
-/// What is hashed, and where to: at most [`BATCH`] chunks, each with a pair of stripes.
+/// What is hashed, and where to: [`MIN_CHUNKS`] to [`BATCH`] chunks, each with a pair of stripes.
 pub(super) struct Batch<'a> {
     pub(super) tokens: &'a [u32],
     pub(super) bounds: &'a [usize],
     pub(super) hashes: &'a mut [u64],
 }
 
-/// Hashes what the streams left of each chunk, less than a pair of stripes.
-fn finish_all(plan: &Plan, states: &[MaybeUninit<State>; PLACES], batch: Batch<'_>) {
-    let mut chunks = batch.bounds.windows(2).zip(batch.hashes).enumerate();
-    for stream in 0..STREAMS {
-        let next = plan.first.get(stream + 1).map(|first| first - stream - 1);
-        let here = plan.first[stream] - stream;
-        let count = next.map_or(BATCH, |next| next - here);
-        for (chunk, (pair, hash)) in chunks.by_ref().take(count) {
-            // Safety: the stream that had this chunk ran to the end of it.
-            let state = unsafe { states[chunk + stream].assume_init() };
-            let tokens = &batch.tokens[pair[0]..pair[1]];
+impl Batch<'_> {
+    /// Queues the chunks up.
+    fn queue(&self, queue: &mut Queue) {
+        assert!((MIN_CHUNKS..=BATCH).contains(&self.hashes.len()));
+        let text = self.tokens.as_ptr();
+        let mut jobs = queue.iter_mut();
+        for (pair, job) in self.bounds.windows(2).zip(&mut jobs) {
+            let pairs = self.tokens[pair[0]..pair[1]].len() / PAIR;
+            assert!(pairs > 0);
+            let start = text.wrapping_add(pair[0]);
+            job.write(Job {
+                state: START,
+                start,
+                stop: start.wrapping_add(pairs * PAIR),
+            });
+        }
+        // A stream idles from the first chunk on, no longer than the last chunks take that were begun before.
+        let idle = Job {
+            state: START,
+            start: text.wrapping_add(self.bounds[0]),
+            stop: std::ptr::null(),
+        };
+        for job in jobs.take(STREAMS) {
+            job.write(idle);
+        }
+    }
+
+    /// Hashes what the streams left of each chunk, less than a pair of stripes.
+    fn finish(self, queue: &Queue) {
+        for ((pair, hash), job) in self.bounds.windows(2).zip(self.hashes).zip(queue) {
+            // Safety: every chunk was queued.
+            let state = unsafe { job.assume_init_ref().state };
+            let tokens = &self.tokens[pair[0]..pair[1]];
             *hash = finish(state, tokens.len(), &tokens[tokens.len() / PAIR * PAIR..]);
         }
     }
 }
 
 /// A chunk under way.
-struct Stream {
-    state: __m256i,
+struct Stream<T> {
+    state: T,
     at: *const u32,
-    /// Pairs of stripes left in the chunk.
-    left: u32,
-    /// The place of its job.
-    place: usize,
+    job: *mut Job,
 }
 
-/// All zeros, or all ones.
-#[repr(align(32))]
-struct Masks([State; 2]);
-
-static MASKS: Masks = Masks([[0; 4], [!0; 4]]);
+impl<T> Stream<T> {
+    /// Goes on behind a pair of stripes, after which the state was kept in the job, or to the chunk that
+    /// `next` points to, which then moves on. Returns where the next state is.
+    ///
+    /// # Safety
+    /// Both jobs were written.
+    #[inline]
+    unsafe fn go_on(&mut self, next: &mut *mut Job) -> *const State {
+        // Safety: as promised.
+        let (stop, start) = unsafe { ((*self.job).stop, (**next).start) };
+        let on = self.at.wrapping_add(PAIR);
+        let done = on == stop;
+        let kept = self.job.cast::<State>().cast_const();
+        let state = select_unpredictable(done, &raw const START, kept);
+        self.at = select_unpredictable(done, start, on);
+        self.job = select_unpredictable(done, *next, self.job);
+        *next = next.wrapping_add(usize::from(done));
+        state
+    }
+}
 
 /// The loop for one set of instructions; `$step` takes in a stripe.
 macro_rules! streams {
@@ -112,75 +164,72 @@ macro_rules! streams {
         pub(super) mod $module {
             use super::*;
 
-            /// Hashes at most [`BATCH`] chunks.
+            /// Hashes a batch.
             ///
             /// # Safety
             /// Needs the instructions that the module is named for.
             #[target_feature(enable = $feature)]
             pub(in super::super) unsafe fn hash_batch(batch: Batch<'_>) {
-                let plan = Plan::new(batch.bounds);
-                let mut states = [MaybeUninit::uninit(); PLACES];
-                run(&plan, &batch.tokens[batch.bounds[0]..], &mut states);
-                finish_all(&plan, &states, batch);
+                let mut queue: Queue = [MaybeUninit::uninit(); _];
+                batch.queue(&mut queue);
+                // Safety: so many chunks, at least one for each stream, were queued.
+                unsafe { run(queue.as_mut_ptr().cast(), batch.hashes.len()) };
+                batch.finish(&queue);
             }
 
-            /// Runs all streams through all pairs of stripes.
+            /// Runs all streams until the queue's chunks are through.
+            ///
+            /// # Safety
+            /// There are as many jobs, at least [`STREAMS`], and as many to idle on behind them.
             #[target_feature(enable = $feature)]
-            fn run(plan: &Plan, text: &[u32], states: &mut [MaybeUninit<State>; PLACES]) {
+            unsafe fn run(queue: *mut Job, chunks: usize) {
                 // Safety: a reference to as many words.
                 let start = unsafe { load((&raw const START).cast()) };
-                let [mut a, mut b, mut c, mut d] = plan.first.map(|place| {
-                    // Safety: each stream has a job, be it the one to idle on.
-                    let job = unsafe { plan.jobs[place].assume_init() };
-                    let at = text.as_ptr().wrapping_add(job.start as usize);
-                    let (state, left) = (start, job.pairs);
+                let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|stream| {
+                    let job = queue.wrapping_add(stream);
+                    // Safety: as promised.
+                    let at = unsafe { (*job).start };
                     Stream {
-                        state,
+                        state: start,
                         at,
-                        left,
-                        place,
+                        job,
                     }
                 });
-                for _ in 0..plan.steps {
-                    // Safety: the plan bounds the steps, see there.
+                let job = queue.wrapping_add(4);
+                // Safety: as promised.
+                let at = unsafe { (*job).start };
+                let state = &raw const START;
+                let mut e = Stream { state, at, job };
+                let mut next = queue.wrapping_add(STREAMS);
+                // Each chunk moves it on once, when it ends.
+                let last = next.wrapping_add(chunks);
+                while next < last {
+                    // Safety: as promised. Within a step, `next` moves on by a place for each stream at
+                    // most, and only over chunks that end, so it stays inside.
                     unsafe {
-                        advance(&mut a, plan, text, states, start);
-                        advance(&mut b, plan, text, states, start);
-                        advance(&mut c, plan, text, states, start);
-                        advance(&mut d, plan, text, states, start);
+                        advance(&mut a, &mut next);
+                        advance(&mut b, &mut next);
+                        step_pair(e.state, e.at, e.job.cast());
+                        e.state = e.go_on(&mut next);
+                        advance(&mut c, &mut next);
+                        advance(&mut d, &mut next);
                     }
                 }
             }
 
-            /// Takes in a pair of stripes, and goes on to the next chunk if it was the last.
+            /// Takes in a pair of stripes, and goes on.
             ///
             /// # Safety
-            /// The stream stands before a pair of stripes of the text, and there is a job behind
-            /// its own unless that is the one to idle on.
+            /// The stream stands before a pair of stripes; as for [`Stream::go_on`].
             #[inline]
             #[target_feature(enable = $feature)]
-            unsafe fn advance(
-                stream: &mut Stream,
-                plan: &Plan,
-                text: &[u32],
-                states: &mut [MaybeUninit<State>],
-                start: __m256i,
-            ) {
-                // Safety: as promised; places are those of jobs, and there are as many states.
+            unsafe fn advance(stream: &mut Stream<__m256i>, next: &mut *mut Job) {
+                // Safety: as promised. The state is the first field of a job.
                 unsafe {
                     let state = $step(stream.state, load(stream.at.cast()));
-                    let state = $step(state, load(stream.at.add(STRIPE).cast()));
-                    store(states.as_mut_ptr().add(stream.place).cast(), state);
-                    stream.left -= 1;
-                    let done = stream.left == 0;
-                    stream.place += usize::from(done);
-                    let next = plan.jobs.get_unchecked(stream.place).assume_init();
-                    let (on, other) = (stream.at.wrapping_add(PAIR), text.as_ptr());
-                    let other = other.wrapping_add(next.start as usize);
-                    stream.at = select_unpredictable(done, other, on);
-                    stream.left = select_unpredictable(done, next.pairs, stream.left);
-                    let mask = load(MASKS.0.as_ptr().add(usize::from(done)).cast());
-                    stream.state = _mm256_blendv_epi8(state, start, mask);
+                    let state = $step(state, load(stream.at.wrapping_add(STRIPE).cast()));
+                    store(stream.job.cast(), state);
+                    stream.state = load(stream.go_on(next).cast());
                 }
             }
         }

@@ -2,7 +2,9 @@
 //!
 //! The crate's functions take the widest path only; here the narrower ones are held to it as well.
 
-use super::block::{Bits, Block, Seen};
+use super::block::{Bits, Block, Rare, Seen};
+use super::looks::Looks;
+use super::vectors::Vectors;
 use crate::fingerprint::fingerprint;
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;
@@ -30,7 +32,7 @@ fn text(count: usize, below: u64) -> Vec<u32> {
     tokens
 }
 
-/// Bits of the tokens after the first window, and whether the second kind has any.
+/// Bits of the tokens after the first window: candidates and markers.
 fn reference(tokens: &[u32], params: &ChunkParams) -> (Vec<u64>, Vec<u64>, Seen) {
     let mut words = [
         vec![0; tokens.len() / 64 - 1],
@@ -48,36 +50,64 @@ fn reference(tokens: &[u32], params: &ChunkParams) -> (Vec<u64>, Vec<u64>, Seen)
         }
     }
     let [content, markers] = words;
-    let marked = markers.iter().any(|&word| word != 0);
-    (
-        content,
-        markers,
-        Seen {
-            first,
-            last,
-            marked,
-        },
-    )
+    (content, markers, Seen { first, last })
 }
 
-fn check_scan(scan: impl Fn(&Block<'_>, Bits<'_>, Bits<'_>) -> Seen) {
+fn check_scan(scan: impl Fn(&Block<'_>, Bits<'_>, Rare<'_>) -> Seen) {
     for (avg, secret) in [(128, 0), (128, 9), (164, 0), (1000, 0xFFFF_FFFF), (66, 0)] {
         let params = ChunkParams::new(64, avg, 2000, secret).expect("in range");
         for &(count, below) in SHAPES {
             let tokens = text(WINDOW + count, below);
             let block = Block::new(&tokens, &params);
-            let (mut content, mut markers) = (vec![!0; count / 64], vec![!0; count / 64]);
+            let (mut content, mut markers) = (vec![!0; count / 64], Vec::new());
             let seen = scan(
                 &block,
                 Bits::new(&mut content, &block),
-                Bits::new(&mut markers, &block),
+                Rare::new(&mut markers, count / 64 + 2, 1..count / 64 + 1),
             );
             let expected = reference(&tokens, &params);
             assert_eq!(content, expected.0, "{count} below {below}, {params:?}");
             assert_eq!(seen, expected.2, "{count} below {below}, {params:?}");
-            if seen.marked {
+            let none = expected.1.iter().all(|&word| word == 0);
+            assert_eq!(
+                none,
+                markers.is_empty(),
+                "{count} below {below}, {params:?}"
+            );
+            if !none {
+                markers.remove(0);
+                markers.pop();
                 assert_eq!(markers, expected.1, "{count} below {below}, {params:?}");
             }
+        }
+    }
+}
+
+/// What a scan finds of cuts in other bits, beside its own work.
+#[cfg(target_arch = "x86_64")]
+fn check_looks(scan: impl Fn(&Block<'_>, Bits<'_>, Rare<'_>, &mut Looks<'_>)) {
+    let params = ChunkParams::default();
+    for &(count, below) in SHAPES {
+        let tokens = text(WINDOW + count, below);
+        let block = Block::new(&tokens, &params);
+        for (known, sizes, longest) in [
+            (2000, [64, 512], 300),
+            (count + 64, [64, 512], 512),
+            (count / 2, [100, 120], 1),
+            (5000, [64, 20_000], 15_001),
+        ] {
+            let bits: Vec<u64> = (text(2 * known / 64 + 12, 1 << 32).as_chunks::<2>().0.iter())
+                .map(|pair| u64::from(pair[0] & pair[1]) << (pair[1] % 32))
+                .collect();
+            let mut room = [vec![0; known], vec![0; known]];
+            let [beside, alone] = &mut room;
+            let mut looks = Looks::new(&bits, known, sizes, longest, beside);
+            let mut content = vec![0; count / 64];
+            let mut markers = Vec::new();
+            let markers = Rare::new(&mut markers, count / 64, 0..count / 64);
+            scan(&block, Bits::new(&mut content, &block), markers, &mut looks);
+            let expected = Looks::new(&bits, known, sizes, longest, alone).finish();
+            assert_eq!(looks.finish(), expected, "{count} {known} {sizes:?}");
         }
     }
 }
@@ -86,10 +116,10 @@ fn check_scan(scan: impl Fn(&Block<'_>, Bits<'_>, Bits<'_>) -> Seen) {
 fn check_streams(hash: impl Fn(super::streams::Batch<'_>)) {
     let tokens = text(24_000, 1 << 32);
     let shapes: [&[usize]; 5] = [
-        &[16],
+        &[16, 16, 17, 18, 19],
         &[64, 65, 66, 67, 79],
-        &[512, 16, 16, 16],
-        &[17; 128],
+        &[16, 16, 16, 16, 2000, 16],
+        &[17; 384],
         &[
             500, 31, 32, 33, 47, 48, 49, 64, 20_000, 16, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
         ],
@@ -118,10 +148,14 @@ fn check_streams(hash: impl Fn(super::streams::Batch<'_>)) {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn avx2() {
-    if is_x86_feature_detected!("avx2") {
+    if Vectors::at_hand() >= Vectors::Narrow {
         // Safety: AVX2 was detected.
         check_scan(|block, content, markers| unsafe {
-            super::gear_avx2::scan(block, content, markers)
+            super::gear_avx2::scan(block, content, markers, &mut Looks::none(&mut [0; 2]))
+        });
+        // Safety: AVX2 was detected.
+        check_looks(|block, content, markers, looks| unsafe {
+            super::gear_avx2::scan(block, content, markers, looks);
         });
         // Safety: AVX2 was detected.
         check_streams(|batch| unsafe { super::streams::avx2::hash_batch(batch) });
@@ -131,7 +165,7 @@ fn avx2() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn avx512() {
-    if is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512dq") {
+    if Vectors::at_hand() == Vectors::Wide {
         // Safety: AVX-512 was detected, and F comes with VL.
         check_scan(|block, content, markers| unsafe {
             super::gear_avx512::scan(block, content, markers)

@@ -47,7 +47,7 @@ fn has_wide() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 fn has_narrow() -> bool {
-    is_x86_feature_detected!("avx2")
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1")
 }
 
 #[cfg(target_arch = "aarch64")]

@@ -7,6 +7,7 @@
 pub(super) const STRIPE: usize = 8;
 
 /// Tokens in two stripes.
+#[cfg(target_arch = "x86_64")]
 pub(super) const PAIR: usize = 2 * STRIPE;
 
 pub(super) const P1: u64 = 0x9E37_79B1_85EB_CA87;
@@ -39,6 +40,66 @@ pub(super) fn step(state: &mut [u64; 4], stripe: &[u32; STRIPE]) {
         *accumulator = round(*accumulator, word(*pair));
     }
 }
+
+/// Takes in two stripes from any address: the state at `from`, after them, goes to `to`.
+///
+/// In assembly, or compilers put the lanes into vector registers, which the other streams need.
+///
+/// # Safety
+/// The tokens and the first state can be read, the second can be written.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) unsafe fn step_pair(from: *const [u64; 4], at: *const u32, to: *mut [u64; 4]) {
+    #[cfg(miri)]
+    // Safety: as promised.
+    unsafe {
+        let (mut state, stripes) = (*from, &*at.cast::<[[u32; STRIPE]; 2]>());
+        stripes.iter().for_each(|stripe| step(&mut state, stripe));
+        *to = state;
+    }
+    #[cfg(not(miri))]
+    // Safety: as promised.
+    unsafe {
+        std::arch::asm!(
+            lane!("0", "32"), lane!("8", "40"), lane!("16", "48"), lane!("24", "56"),
+            from = in(reg) from, at = in(reg) at, to = in(reg) to,
+            p1 = in(reg) P1, p2 = in(reg) P2,
+            a = out(reg) _, t = out(reg) _, u = out(reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Two rounds of the accumulator at `$at`, which is also where its words are in both stripes.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! lane {
+    ($at:literal, $second:literal) => {
+        concat!(
+            "mov {a}, [{from} + ",
+            $at,
+            "]\n",
+            "mov {t}, [{at} + ",
+            $at,
+            "]\n",
+            "imul {t}, {p2}\n",
+            "mov {u}, [{at} + ",
+            $second,
+            "]\n",
+            "add {a}, {t}\n",
+            "rol {a}, 31\n",
+            "imul {u}, {p2}\n",
+            "imul {a}, {p1}\n",
+            "add {a}, {u}\n",
+            "rol {a}, 31\n",
+            "imul {a}, {p1}\n",
+            "mov [{to} + ",
+            $at,
+            "], {a}\n",
+        )
+    };
+}
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use lane;
 
 /// The hash of a chunk of `len` tokens, of which `rest` is not in `state`.
 ///

@@ -1,4 +1,4 @@
-"""results/consistency.json -> results/consistency.svg: points lost against tokens computed.
+"""results/*.json -> results/*.svg of the same names: points lost against tokens computed.
 
 Must not know how the numbers came about. Usage: python benches/studies/consistency/plot.py
 """
@@ -15,16 +15,30 @@ import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("single", "hop2", "tool")
+SCENARIOS = ("shifted", "reordered", "deleted", "chain")
 COLOURS = {"naive": "#c2541b", "irminsul": "#2a78b5", "head": "#3a9455", "select": "#7d4fa3"}
 
 
 def main() -> None:
-    rows = json.loads((RESULTS / "consistency.json").read_text())["rows"]
+    for path in sorted(RESULTS.glob("*.json")):
+        draw(path)
+
+
+def draw(path: Path) -> None:
+    """One panel for each scenario and kind of question."""
+    rows = json.loads(path.read_text())["rows"]
     table = {(row["case"], row["metric"]): row for row in rows}
-    names = sorted({row["case"].split(", ")[0] for row in rows})
+    present = {row["case"].split(", ")[0] for row in rows}
+    names = [name for name in SCENARIOS if name in present]
     mpl.rcParams.update({"svg.hashsalt": "consistency", "svg.fonttype": "none", "font.size": 8})
     figure, grid = plt.subplots(
-        len(KINDS), len(names), figsize=(7.2, 5.4), sharex=True, sharey="row", layout="constrained"
+        len(KINDS),
+        len(names),
+        figsize=(7.2, 5.4),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
     )
     for line, kind in zip(grid, KINDS, strict=True):
         for axes, scenario in zip(line, names, strict=True):
@@ -33,7 +47,8 @@ def main() -> None:
             axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("% of the context computed")
     figure.supylabel("points of accuracy lost against full prefill")
-    figure.savefig(RESULTS / "consistency.svg", metadata={"Date": None})
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    plt.close(figure)
 
 
 def _panel(axes: plt.Axes, table: dict[tuple[str, str], dict[str, float]], start: str) -> None:

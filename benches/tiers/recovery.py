@@ -6,9 +6,9 @@ For every call in order, two lookups by the library's own planner. Local: everyt
 calls is recorded, as in an engine that computed them. Pool: nothing is recorded but the pieces of
 this prompt whose keys earlier calls have written, as in an engine that just started. Keys are whole
 chunks (what irminsul does), pieces of 64 tokens counted from the start of their chunk, which find
-the head of a chunk whose end differs, at about twice the keys, or small chunks of their own, cut by
-content every 32 tokens or so: they also find the rest of a chunk whose start differs, at four times
-the keys and more.
+the head of a chunk whose end differs, small chunks of their own, cut by content after 64 tokens and
+soon, which also find the rest of a chunk whose start differs, or whole chunks that end where a
+document does, as with a boundary marker in the prompt: then documents are spans with keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from numpy.typing import NDArray
 SPACE = ChunkSpace(Namespace(), RowLayout("none", 1, 1))
 SINKS = Policy().sink_tokens
 PIECE = 64
-SMALL = ChunkParams(min=16, avg=32, max=128)
+# The prompts of retrieval keep documents apart by empty lines, three and more.
+GAPS = [int(load_tokenizer(None).encode("\n" * lines)[0]) for lines in (3, 4, 5)]
+SMALL = ChunkParams(min=64, avg=72, max=128)
 BARRED = ("variant_early_variation", "whole chunks")
 
 
@@ -56,13 +58,31 @@ def pieces(ids: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
 
 
 def small(ids: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
-    """Yield chunks a quarter as long as the engine's, cut by content."""
+    """Yield chunks as short as the rolling hash allows, cut by content."""
     for start, end in pairwise(chunk(ids, SMALL).bounds.tolist()[:-1]):
         if start >= SINKS:
             yield start, end
 
 
-KINDS = {"whole chunks": whole, "pieces of 64": pieces, "small chunks": small}
+def documents(ids: NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
+    """Yield whole chunks that also end where documents do."""
+    ends = np.flatnonzero(np.isin(ids, GAPS)) + 1
+    edges = [0, *ends.tolist(), len(ids)]
+    for first, last in pairwise(edges):
+        if first == last:
+            continue
+        bounds = (chunk(ids[first:last]).bounds + first).tolist()
+        for start, end in pairwise(bounds if last < len(ids) else bounds[:-1]):
+            if start >= SINKS:
+                yield start, end
+
+
+KINDS = {
+    "whole chunks": whole,
+    "pieces of 64": pieces,
+    "small chunks": small,
+    "documents marked": documents,
+}
 
 
 def measure(source: str) -> dict[str, Any]:
@@ -128,7 +148,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for source in arguments.files:
         rows += rows_of(source, measure(source))
-        print(json.dumps(rows[-3:]), flush=True)
+        print(json.dumps(rows[-len(KINDS) :]), flush=True)
         result = {
             "machine": f"{platform.machine()}; counts, no times",
             "command": "python benches/tiers/recovery.py "

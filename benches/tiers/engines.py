@@ -52,9 +52,9 @@ def engine(model: Path, pool: int, **settings: str) -> Iterator[EngineProcess]:
 
 
 def share_pool(
-    model: Path, prompts: list[Prompt], pool: int, folder: Path, until: float
+    model: Path, prompts: list[Prompt], pool: int, folder: Path, seconds: float
 ) -> dict[str, Any]:
-    """Return what B reused from the store beside what A reused of its own, up to a time."""
+    """Return what B reused from the store beside what A reused of its own, for some time."""
     store = Store(folder, 4 << 30)
     tiers = {"host_bytes": str(2 << 30), "pool_master": store.address}
     pairs: list[tuple[Answer, Answer]] = []
@@ -63,6 +63,7 @@ def share_pool(
             engine(model, pool, pool_wait="0", **tiers) as first,
             engine(model, pool, pool_wait="5", **tiers) as second,
         ):
+            until = time.monotonic() + seconds
             for prompt in prompts:
                 if time.monotonic() > until:
                     break
@@ -153,13 +154,17 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1)
     parser.add_argument("--skip", type=int, default=0, help="sessions to leave out first")
     parser.add_argument("--turns", type=int, help="calls of each session at most")
-    parser.add_argument("--seconds", type=float, default=1e6, help="begin no call of B after that")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1e6,
+        help="begin no call of B after that, once engines are up",
+    )
     parser.add_argument("--pool-tokens", type=int, default=32_768)
     parser.add_argument("--only", choices=("pool", "evicted"))
     parser.add_argument("--bar", default=">= 0.90")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    began = time.monotonic()
     calls = chosen(arguments)
     pool, name = arguments.pool_tokens, Path(arguments.prompts).name.split(".")[0]
     prompts = list(encode_calls(calls, load_tokenizer(None), VOCABULARY, pool - 1))
@@ -169,7 +174,7 @@ def main() -> None:
         tiny = TinyModel(vocab_size=VOCABULARY, layers=3, heads=2, context_length=pool)
         model = tiny.write(folder / "model")
         if arguments.only != "evicted":
-            facts = share_pool(model, prompts, pool, folder, began + arguments.seconds)
+            facts = share_pool(model, prompts, pool, folder, arguments.seconds)
             value = facts["remote"] / max(1, facts["local"])
             rows.append(result_row(f"pool, {name}", value, arguments.bar, facts))
         if arguments.only != "pool":

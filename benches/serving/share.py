@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import shlex
+import statistics
 import sys
 import tempfile
 import time
@@ -198,6 +199,16 @@ def rows_of(
         },
         shorter | {"samples": samples},
         *together,
+        common
+        | {
+            "metric": f"time for {ANSWER} tokens of all sessions",
+            "value": round(statistics.median(one.seconds for one in held["share"]), 3),
+            "unit": "s",
+            "rival": "moved rows",
+            "rival_value": round(statistics.median(one.seconds for one in held["copy"]), 3),
+            "bar": None,
+            "samples": len(held["copy"]),
+        },
         common
         | {
             "metric": "cached tokens of a prompt, least",

@@ -202,3 +202,26 @@ def test_processes_count_what_one_process_counts(tmp_path):
     assert alone == together
     assert set(alone) == set(wanted)
     assert list(workers.run(wanted, options, -1)) == []
+
+
+@pytest.mark.parametrize("documents", [3, 24])
+def test_something_is_always_deleted(documents):
+    maker = scenarios.Maker(tokens=900, documents=documents, filler=FILLER)
+    for index in range(4):
+        trial = maker.trial("deleted", index)
+        assert len(trial.context) < len(trial.history[0]) - 20
+        start = len(trial.context) // 4
+        assert set(trial.context[start:]) <= set(trial.history[0])
+
+
+@pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
+def test_a_reader_is_told_the_end_of_a_chain_first(scenario):
+    maker = scenarios.Maker(tokens=900, documents=8, filler=FILLER, reading=True)
+    for index in range(3):
+        trial = maker.trial(scenario, index)
+        (question,) = [q for q in trial.questions if q.kind == "hop2"]
+        text = list(trial.context)
+        first = text.index(question.prompt[1])
+        second = text.index(text[first + 1])
+        assert second < first
+        assert text[second + 1] == question.answer[0]

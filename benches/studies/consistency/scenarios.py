@@ -91,12 +91,18 @@ def _reordered(maker: Maker, rng: np.random.Generator, world: tasks.World) -> Tr
 
 
 def _deleted(maker: Maker, rng: np.random.Generator, world: tasks.World) -> Trial:
-    """A fifth of the documents goes, the header stays; what is asked for stays too."""
-    header = maker.header(rng)
-    before = _flat(header, *world.documents)
-    spare = [i for i, text in enumerate(world.documents) if not _needed(text, world)]
-    gone = set(rng.permutation(spare)[: max(1, len(world.documents) // 5)].tolist())
-    after = _flat(header, *(text for i, text in enumerate(world.documents) if i not in gone))
+    """A fifth of the documents goes, the header stays; what is asked for stays too.
+
+    Where every document is needed, the earlier prompt has one more, without facts.
+    """
+    header, documents = maker.header(rng), list(world.documents)
+    spare = [i for i, text in enumerate(documents) if not _needed(text, world)]
+    if not spare:
+        spare = [int(rng.integers(len(documents) // 2 + 1))]
+        documents.insert(spare[0], maker.filler.cut(rng, maker.tokens // len(documents)))
+    gone = set(rng.permutation(spare)[: max(1, len(documents) // 5)].tolist())
+    before = _flat(header, *documents)
+    after = _flat(header, *(text for i, text in enumerate(documents) if i not in gone))
     return Trial((before,), after, world.questions)
 
 

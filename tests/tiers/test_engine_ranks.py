@@ -46,8 +46,11 @@ def _facts(folder: Path, store: Store, version: str) -> dict[str, Any]:
     return found
 
 
-def test_ranks_that_hold_different_chunks_serve_as_one(own_store: Store, tmp_path: Path) -> None:
-    facts = _facts(tmp_path, own_store, "0.5.23")
+@pytest.mark.parametrize("version", hosts.ENDS)
+def test_ranks_that_hold_different_chunks_serve_as_one(
+    version: str, own_store: Store, tmp_path: Path
+) -> None:
+    facts = _facts(tmp_path, own_store, version)
     first, second = facts["plans"]
     assert first == second
     assert len(first) >= 8

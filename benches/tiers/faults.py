@@ -39,6 +39,7 @@ from served import (
     SPACE,
     Request,
     Seen,
+    computed,
     document,
     pool_on,
     request,
@@ -151,9 +152,11 @@ def burst(store: Store) -> dict[str, Any]:
             for name, value in zip(most, now, strict=True):
                 most[name] = max(most[name], value)
 
+    behind_them = [computed(reader, seed) for seed in range(2000, 2025)]
+
     def write() -> None:
-        for seed in range(2000, 2025):
-            written(reader, seed)
+        for parts in behind_them:
+            reader.keep(parts)
 
     watching = threading.Thread(target=watch)
     watching.start()

@@ -49,14 +49,18 @@ def document(seed: int) -> Any:
     return np.random.default_rng(seed).integers(0, 1 << 17, DOCUMENT)
 
 
-def written(pool: ChunkPool, seed: int) -> None:
-    """Keep the chunks of a document as an engine that computed it."""
+def computed(pool: ChunkPool, seed: int) -> list[ChunkRows]:
+    """Return the chunks of a document as an engine computes them."""
     ids = document(seed)
-    parts = [
+    return [
         ChunkRows(part.ref, part.start, 0, 0, truth(part.ref.tokens, part.start))
         for part in pool.chunks(SPACE, ids, [(0, len(ids))])
     ]
-    pool.keep(parts)
+
+
+def written(pool: ChunkPool, seed: int) -> None:
+    """Keep the chunks of a document as an engine that computed it."""
+    pool.keep(computed(pool, seed))
 
 
 def pool_on(store: Store, **settings: Any) -> ChunkPool:

@@ -81,8 +81,12 @@ class Client:
 
 
 def serve(connection: Connection, client: Client, workers: int) -> None:
-    """Answer requests until the other side closes."""
-    pool = ThreadPoolExecutor(workers)
+    """Answer requests until the other side closes.
+
+    Questions that move no rows have a thread of their own: behind a burst of transfers their
+    answers would come when nobody waits any more.
+    """
+    transfers, asks = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
     writing = threading.Lock()
 
     def answer(request: dict[str, Any]) -> None:
@@ -98,6 +102,7 @@ def serve(connection: Connection, client: Client, workers: int) -> None:
 
     while True:
         request = json.loads(connection.recv_bytes())
+        pool = transfers if request.get("sizes") else asks
         pool.submit(answer, request)
 
 

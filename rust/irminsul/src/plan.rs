@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::matching::{Span, keep_longest, slice};
+use crate::matching::{Span, keep_worth, slice};
 use crate::registry::walk::RunPiece;
 use crate::registry::{NodeCell, RunId, Shared, Tenant, View};
 
@@ -115,8 +115,8 @@ impl ReusePlan {
         self.prompt_len - self.prefix_len - self.reused_tokens()
     }
 
-    /// Compares the plan with the registry as it is now: positions whose donors died become `Compute`, and pieces
-    /// follow splits. Returns true when no segment changed.
+    /// Compares the plan with the registry as it is now: positions whose donors died become `Compute`, all of them
+    /// when what is left saves less than `min_gain`, and pieces follow splits. Returns true when no segment changed.
     pub fn revalidate(&mut self) -> bool {
         let registry = Arc::clone(&self.registry);
         let view = View::new(&registry.core);
@@ -133,9 +133,7 @@ impl ReusePlan {
         if let Some(tenant) = &self.tenant {
             tenant.remove_pins(self.pins.len());
         }
-        for run in self.pins.drain(..) {
-            self.registry.core.unpin(run);
-        }
+        self.registry.core.unpin(self.pins.drain(..));
     }
 
     /// Pins every run that a span uses, once. A run that is gone has no live node either.
@@ -172,7 +170,7 @@ impl ReusePlan {
         let spans = std::mem::take(&mut self.spans).into_iter();
         let rest = spans.flat_map(|span| survivors(view, span, min_span, head, &is_live));
         // What died inside a span makes two of it.
-        self.spans = keep_longest(rest.collect(), policy.max_segments as usize);
+        self.spans = keep_worth(rest.collect(), policy);
     }
 }
 

@@ -13,6 +13,9 @@ use crate::simd::{AHEAD, Block, Looks, Rare, scan_block};
 /// of 4 KiB long, which would make the eight loads compete for one cache set.
 pub(crate) const BLOCK: usize = 8 * 2064;
 
+/// Tokens of a group of the vector scans: 64 steps.
+const GROUP: usize = 512;
+
 /// Fewer tokens than this do not pay for the warm-up of eight stretches.
 const MIN_BLOCK: usize = 256;
 
@@ -27,10 +30,9 @@ struct Bits([u64; WORDS]);
 /// The first bit set in `[from, to)`.
 fn first(words: &[u64], from: usize, to: usize) -> Option<usize> {
     let mut mask = !0 << (from % 64);
-    for word in from / 64..to.div_ceil(64) {
-        let bits = words[word] & mask;
-        if bits != 0 {
-            let found = word * 64 + bits.trailing_zeros() as usize;
+    for (at, &bits) in words.iter().enumerate().skip(from / 64) {
+        if bits & mask != 0 || (at + 1) * 64 >= to {
+            let found = at * 64 + (bits & mask).trailing_zeros() as usize;
             return (found < to).then_some(found);
         }
         mask = !0;
@@ -143,7 +145,14 @@ impl Scanner {
         found.base = self.scanned.saturating_sub(64);
         found.markers.clear();
         // Blocks of one size, so that none is too short to be worth while.
-        let count = left.div_ceil(left.div_ceil(BLOCK).max(1));
+        let blocks = left.div_ceil(BLOCK).max(1);
+        let count = left.div_ceil(blocks);
+        // Whole groups of the vector scans, as long as another block follows.
+        let count = if blocks > 1 {
+            count / GROUP * GROUP
+        } else {
+            count
+        };
         if count < MIN_BLOCK || !self.scan_stretches(text, count, params, found, looks) {
             self.enter(text, params, found);
             self.scan_tokens(text, count, params, found);

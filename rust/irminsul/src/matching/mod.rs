@@ -21,7 +21,7 @@ use crate::window::Sampler;
 
 use cover::Cover;
 use search::Search;
-pub(crate) use span::{Span, keep_longest, slice};
+pub(crate) use span::{Span, keep_worth, slice};
 
 /// Chunks that are fingerprinted at once, so that several hashes run side by side: few at first, as
 /// the first one found may cover the rest, then more and more.

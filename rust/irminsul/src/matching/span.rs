@@ -77,6 +77,11 @@ pub(crate) fn finish(spans: Vec<Span>, policy: &Policy) -> Vec<Span> {
         .filter(long_enough)
         .map(headless)
         .collect();
+    keep_worth(spans, policy)
+}
+
+/// The largest number of spans that is allowed, or none if they save too little.
+pub(crate) fn keep_worth(spans: Vec<Span>, policy: &Policy) -> Vec<Span> {
     let spans = keep_longest(spans, policy.max_segments as usize);
     if policy.is_worth(spans.len(), spans.iter().map(|span| span.length).sum()) {
         spans
@@ -86,7 +91,7 @@ pub(crate) fn finish(spans: Vec<Span>, policy: &Policy) -> Vec<Span> {
 }
 
 /// At most `count` spans, the longest ones (the earlier of equals), in order.
-pub(crate) fn keep_longest(mut spans: Vec<Span>, count: usize) -> Vec<Span> {
+fn keep_longest(mut spans: Vec<Span>, count: usize) -> Vec<Span> {
     if spans.len() > count {
         let mut order: Vec<usize> = (0..spans.len()).collect();
         order.sort_by_key(|&i| (Reverse(spans[i].length), i));

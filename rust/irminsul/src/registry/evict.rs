@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 impl State {
     /// Puts a leaf into the eviction queue, once.
     pub(super) fn enqueue(&mut self, key: NodeKey) {
+        self.changes += 1;
         let (live, ..) = self.forest.counts();
         if self.queue.len() > 2 * live + 64 {
             let forest = &self.forest;
@@ -27,6 +28,12 @@ impl State {
     /// Evicts least recently used leaves that no plan pins until `needed` more tokens fit.
     pub(super) fn make_room(&mut self, needed: usize, parent: Option<NodeKey>) -> Result<()> {
         let capacity = self.config.capacity_tokens;
+        let released = self.core.released();
+        if self.refused == Some((released, self.changes, parent))
+            && self.forest.resident().saturating_add(needed) > capacity
+        {
+            return Err(self.full(needed));
+        }
         let mut kept = Vec::new();
         while needed <= capacity && self.forest.resident() + needed > capacity {
             let Some((used, key)) = self.queue.pop() else {
@@ -57,6 +64,8 @@ impl State {
             self.enqueue(key);
         }
         if self.forest.resident().saturating_add(needed) > capacity {
+            // All leaves are pinned until a plan is released or a node comes or goes.
+            self.refused = (needed <= capacity).then_some((released, self.changes, parent));
             return Err(self.full(needed));
         }
         Ok(())
@@ -150,6 +159,34 @@ mod tests {
         add(4);
         let gone: Vec<u64> = (0..5).filter(|&node| !registry.contains(node)).collect();
         assert_eq!(gone, [1, 2]);
+    }
+
+    #[test]
+    fn a_refused_insertion_fits_once_a_plan_lets_go_or_a_node_goes() {
+        let registry = Registry::new(3000, ChunkParams::default(), Policy::default());
+        let registry = registry.expect("valid");
+        let namespace = Namespace::default();
+        let text = |seed: u32| -> Vec<u32> { (0..1000).map(|at| at * 64 + seed).collect() };
+        let add = |node: u32| {
+            let tokens = text(node);
+            registry
+                .add(&Entry::root(node.into(), &tokens, &namespace))
+                .is_ok()
+        };
+        assert!((0..3).all(add));
+        let look = |node| registry.lookup(&text(node), &namespace, 0).expect("valid");
+        let mut plans: Vec<_> = (0..3).map(look).collect();
+        assert!((3..6).all(|node| !add(node)));
+        plans[1].release();
+        assert!(add(6) && !registry.contains(1));
+        let last = look(6);
+        assert!(!add(7) && !add(7));
+        drop(last);
+        assert!(add(7) && !registry.contains(6));
+        let _last = look(7);
+        assert!(!add(8) && registry.discard(7));
+        // Removed under its plan.
+        assert!(add(8));
     }
 
     #[test]

@@ -30,6 +30,11 @@ pub(crate) struct State {
     pub(super) queue: EvictionQueue,
     pub(super) config: RegistryConfig,
     serial: u64,
+    /// Counts what may make a leaf evictable.
+    pub(super) changes: u64,
+    /// As of which releases and changes all leaves but this parent were found pinned, so that the next
+    /// insertion need not look again.
+    pub(super) refused: Option<(u64, u64, Option<NodeKey>)>,
 }
 
 /// Where an insertion would go, as of when it was checked.
@@ -49,6 +54,8 @@ impl State {
             queue: EvictionQueue::default(),
             config,
             serial: 0,
+            changes: 0,
+            refused: None,
         }
     }
 
@@ -206,6 +213,7 @@ impl State {
         let Some(removed) = self.forest.remove(&self.core, key) else {
             return;
         };
+        self.changes += 1;
         let (namespace, run) = (removed.namespace, removed.run);
         for anchor in &removed.anchors {
             let offset = anchor.end;

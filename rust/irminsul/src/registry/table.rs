@@ -279,10 +279,12 @@ impl Drop for SetLock<'_> {
     }
 }
 
-/// One key for a hash in a namespace. Different hashes of one namespace never share a key but for 0.
-pub fn table_key(namespace: u64, hash: u64) -> u64 {
+/// One key for a hash in a namespace. Different hashes of one namespace never share a key but for 0. Who does not
+/// know the seed cannot tell which keys share a set.
+pub fn table_key(seed: u64, namespace: u64, hash: u64) -> u64 {
     let mut key = hash ^ namespace.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     key = (key ^ key >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    key = (key ^ seed.wrapping_mul(0xA076_1D64_78BD_642F)).wrapping_mul(0xE703_7ED1_A0B4_28DB);
     key = (key ^ key >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (key ^ key >> 32).max(1)
 }

@@ -54,10 +54,10 @@ fn what_may_not_go_stays() {
 #[test]
 fn keys_spread_over_the_sets() {
     let table = Table::<2>::new(100);
-    for namespace in [0, 1] {
+    for (seed, namespace) in [(0, 0), (0, 1), (u64::from(u32::MAX), 0)] {
         let mut counts = vec![0; 100];
         for hash in 0..100_000_u64 {
-            counts[table.set(table_key(namespace, hash)) / Table::<2>::LINES] += 1;
+            counts[table.set(table_key(seed, namespace, hash)) / Table::<2>::LINES] += 1;
         }
         assert!(
             counts.iter().all(|count| (850..1150).contains(count)),
@@ -87,4 +87,16 @@ fn a_reader_takes_the_mark_away() {
         0
     });
     assert!(!evicted && node.is_live());
+}
+
+#[test]
+fn another_seed_puts_what_shared_a_set_apart() {
+    let table = Table::<2>::new(1000);
+    let set = |seed, hash| table.set(table_key(seed, 7, hash));
+    let together: Vec<u64> = (0..200_000)
+        .filter(|&hash| set(0, hash) == set(0, 1))
+        .collect();
+    assert!(together.len() > 100);
+    let still = together.iter().filter(|&&hash| set(1, hash) == set(1, 1));
+    assert!(still.count() < 10);
 }

@@ -58,8 +58,13 @@ pub(crate) struct Core {
     pub(crate) namespaces: papaya::HashMap<Namespace, Arc<Space>>,
     /// The writer's age of the last insertion.
     pub(crate) tick: AtomicU64,
+    /// Times that plans took their pins away.
+    released: AtomicU64,
     /// Bits of a hash that are used; fewer than 64 only in tests of collisions.
     mask: u64,
+    /// What decides the sets beside the hash: the deployment's secret, and not chance, since the ranks
+    /// of one engine have to evict alike.
+    seed: u64,
 }
 
 impl Core {
@@ -84,7 +89,9 @@ impl Core {
             forks: papaya::HashMap::default(),
             namespaces: papaya::HashMap::new(),
             tick: AtomicU64::new(0),
+            released: AtomicU64::new(0),
             mask: u64::MAX.checked_shr(64 - bits).unwrap_or(0),
+            seed: config.params.secret().into(),
         }
     }
 
@@ -113,15 +120,25 @@ impl Core {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes a plan's pin away. The last one frees a run's slot after its end.
-    pub(crate) fn unpin(&self, id: RunId) {
-        if self.runs.unpin(id.slot()) {
-            self.runs.recycle(id.slot());
+    /// Takes a plan's pins away. The last one of a run frees its slot after its end.
+    pub(crate) fn unpin(&self, ids: impl Iterator<Item = RunId>) {
+        for id in ids {
+            if self.runs.unpin(id.slot()) {
+                self.runs.recycle(id.slot());
+            }
         }
+        // Release pairs with the acquire in `released`: who sees the count sees the pins gone.
+        self.released.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often plans took their pins away.
+    pub(crate) fn released(&self) -> u64 {
+        // Acquire pairs with the release in `unpin`.
+        self.released.load(Ordering::Acquire)
     }
 
     pub(crate) fn key(&self, namespace: u64, hash: u64) -> u64 {
-        table_key(namespace, hash & self.mask)
+        table_key(self.seed, namespace, hash & self.mask)
     }
 }
 

@@ -74,7 +74,7 @@ impl<'a> Bits<'a> {
     }
 
     /// Where the last stretch's word for the group of steps from `step` on goes, and how many bytes before
-    /// it that of each other stretch; for all but the last steps, if they are no whole group.
+    /// it that of each other stretch.
     pub(super) fn last_word(&mut self, step: usize) -> (*mut u8, usize) {
         let apart = self.stride / 8;
         debug_assert!(step + GROUP <= self.stride);

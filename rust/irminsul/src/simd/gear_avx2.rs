@@ -149,37 +149,60 @@ impl Scan<'_> {
         looks: &mut Looks<'_>,
     ) -> usize {
         let block = self.block;
-        let whole = block.stride / GROUP * GROUP;
+        let whole = block.stride / unit::GROUP * unit::GROUP;
         let factors = factors(limit);
         let mut desk = Desk::new(block.secret, block.threshold, looks);
         // There is no group before the first, so its words go nowhere.
-        let mut nowhere = [0; 4 * LANES];
-        let mut to = (nowhere[4 * (LANES - 1)..].as_mut_ptr(), 4);
-        for step in (0..whole).step_by(GROUP) {
+        let mut nowhere = [0; 8 * LANES];
+        let mut to = (nowhere[8 * (LANES - 1)..].as_mut_ptr(), 8);
+        for step in (0..whole).step_by(unit::GROUP) {
             let before = self.state;
             let mut lanes = self.state.lanes();
             let at = (block.quads(WINDOW + step), block.stride);
+            let index = step / unit::GROUP;
             // Safety: AVX2 and BMI1; `quads` vouches for the tokens, `last_word` for the words.
-            unsafe {
-                unit::group::<KEYED, TIES>(&mut lanes, &factors, &mut desk, step / GROUP, at, to)
-            };
+            unsafe { unit::group::<KEYED, TIES>(&mut lanes, &factors, &mut desk, index, at, to) };
             self.state = State::from(lanes);
             to = self.content.last_word(step);
             let doubtful = _mm256_or_si256(lanes.ties, zeros(lanes.least));
             if _mm256_movemask_epi8(doubtful) != 0 {
-                if TIES {
-                    let bits = exact::<KEYED>(block, before, step, block.threshold);
-                    desk.rows[step / GROUP % 2] = turned(bits);
-                }
-                self.mark::<KEYED>(before, step);
+                self.doubt::<KEYED, TIES>(before, step, &mut desk);
             }
         }
-        if let Some(last) = whole.checked_sub(GROUP) {
-            self.content
-                .store(last, words(&desk.rows[last / GROUP % 2]));
+        if let Some(last) = whole.checked_sub(unit::GROUP) {
+            let rows = &desk.rows[last / unit::GROUP % 2];
+            for (half, rows) in rows.as_chunks().0.iter().enumerate() {
+                self.content.store(last + half * GROUP, words(rows));
+            }
         }
         desk.settle(looks);
         whole
+    }
+
+    /// Looks at a group of the assembly again.
+    #[cfg(not(miri))]
+    #[cold]
+    #[target_feature(enable = "avx2")]
+    fn doubt<const KEYED: bool, const TIES: bool>(
+        &mut self,
+        mut before: State,
+        step: usize,
+        desk: &mut Desk,
+    ) {
+        let rows = &mut desk.rows[step / unit::GROUP % 2];
+        for (half, rows) in rows.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+            let step = step + half * GROUP;
+            if TIES {
+                let bits = exact::<KEYED>(self.block, before, step, self.block.threshold);
+                *rows = turned(bits);
+            }
+            self.mark::<KEYED>(before, step);
+            for at in (0..GROUP).step_by(4) {
+                for tokens in load::<KEYED>(self.block, WINDOW + step + at) {
+                    before = advance(before, tokens);
+                }
+            }
+        }
     }
 
     /// Looks for markers in a group of steps.

@@ -21,8 +21,8 @@ use super::avx2::opaque;
 use super::vectors::Vectors;
 use super::xxh64::{P1, P2, PAIR, START, STRIPE, finish, hash, step_pair};
 
-/// Most chunks that are queued at once, so that their states fit the first-level cache.
-const BATCH: usize = 384;
+/// Most chunks that are queued at once, so that the queue fits the first-level cache.
+const BATCH: usize = 336;
 
 /// Chunks that are hashed side by side.
 const STREAMS: usize = 5;

@@ -1,4 +1,4 @@
-//! Tokens -> the hashes of eight stretches and their candidates, 32 steps at a time; AVX2, in assembly.
+//! Tokens -> the hashes of eight stretches and their candidates, 64 steps at a time; AVX2, in assembly.
 //!
 //! Knows nothing of blocks or markers. What the intrinsics of `gear_avx2.rs` compute, in an order that
 //! compilers do not keep: between the vector instructions of a step stand those of a look for a cut in
@@ -11,8 +11,11 @@
 use std::arch::asm;
 use std::arch::x86_64::__m256i;
 
-use super::block::{GROUP, LANES};
+use super::block::LANES;
 use super::looks::Looks;
+
+/// Steps of a group: a word of 64 bits for each stretch.
+pub(super) const GROUP: usize = 64;
 
 /// What the assembly finds in memory; the offsets in it are those of the fields.
 #[repr(C, align(64))]
@@ -20,26 +23,26 @@ use super::looks::Looks;
 pub(super) struct Desk {
     /// For each step of this group and the one before, a bit for each lane below the threshold.
     pub(super) rows: [[u8; GROUP]; 2],
-    /// 64: the secret.
+    /// 128: the secret.
     secret: [u32; LANES],
-    /// 96: the upper half of the threshold.
+    /// 160: the upper half of the threshold.
     tie: [u32; LANES],
-    /// 128: the bits of the block before, and what [`Looks`] says of them.
+    /// 192: the bits of the block before, and what [`Looks`] says of them.
     bits: *const u64,
     from: usize,
     longest: usize,
     known: usize,
-    /// 160: the shortest chunk less one.
+    /// 224: the shortest chunk less one.
     short: usize,
     max: usize,
-    /// 176: where the next cut goes.
+    /// 240: where the next cut goes.
     cut: *mut u32,
-    /// 184: the rows of the group before, which are turned into words for each lane.
+    /// 248: the rows of the group before, which are turned into words for each lane.
     turned: *mut [u8; GROUP],
-    /// 192: where the next of these words goes, and how far that of the lane before it is away.
+    /// 256: where the next of these words goes, and how far that of the lane before it is away.
     word: *mut u8,
     apart: usize,
-    /// 208: units of eight steps left.
+    /// 272: units of eight steps left.
     left: usize,
 }
 
@@ -108,10 +111,10 @@ macro_rules! quad {
             concat!("vbroadcastf128 ymm15, [{q} + 4*{s} + ", $at, "]"),
             concat!("vmovdqu xmm5, [{q} + ", $at, "]"),
             "vpblendd ymm5, ymm5, ymm15, 0xf0",
-            concat!($keyed, "vpxor ymm2, ymm2, [{desk} + 64]"),
-            concat!($keyed, "vpxor ymm3, ymm3, [{desk} + 64]"),
-            concat!($keyed, "vpxor ymm4, ymm4, [{desk} + 64]"),
-            concat!($keyed, "vpxor ymm5, ymm5, [{desk} + 64]"),
+            concat!($keyed, "vpxor ymm2, ymm2, [{desk} + 128]"),
+            concat!($keyed, "vpxor ymm3, ymm3, [{desk} + 128]"),
+            concat!($keyed, "vpxor ymm4, ymm4, [{desk} + 128]"),
+            concat!($keyed, "vpxor ymm5, ymm5, [{desk} + 128]"),
             "vpunpckhqdq ymm10, ymm2, ymm3",
             "vpunpcklqdq ymm2, ymm2, ymm3",
             "vpunpckhqdq ymm11, ymm4, ymm5",
@@ -150,7 +153,7 @@ macro_rules! step {
             "vpaddd ymm5, ymm9, ymm5",
             $l5,
             "vpminud ymm1, ymm1, ymm5",
-            concat!($ties, "vpcmpeqd ymm4, ymm5, [{desk} + 96]"),
+            concat!($ties, "vpcmpeqd ymm4, ymm5, [{desk} + 160]"),
             concat!($ties, "vpor ymm0, ymm0, ymm4"),
             "vpminud ymm4, ymm5, ymm14",
             "vpcmpeqd ymm4, ymm4, ymm5",
@@ -161,15 +164,16 @@ macro_rules! step {
     };
 }
 
-/// A group: four times eight steps, with one look, and two words of the group before turned.
+/// A group: eight times eight steps, with one look, and a word of the group before turned.
 macro_rules! group {
     ($keyed:literal, $ties:literal, $lanes:ident, $factors:ident, $desk:ident, $row:ident, $at:ident) => {
         asm!(
+            ".p2align 6",
             "2:",
                 quad!("0", $keyed),
                 step!("ymm2", "ymm3", "", $ties, "0",
-                    "mov rcx, [{desk} + 136]", "mov {d}, rcx", "shr {d}, 6", "shl {d}, 3",
-                    "add {d}, [{desk} + 128]", "mov {a}, [{d}]", "mov {b}, [{d} + 8]"),
+                    "mov rcx, [{desk} + 200]", "mov {d}, rcx", "shr {d}, 6", "shl {d}, 3",
+                    "add {d}, [{desk} + 192]", "mov {a}, [{d}]", "mov {b}, [{d} + 8]"),
                 step!("ymm2", "ymm3", "#", $ties, "1",
                     "mov {c}, [{d} + 16]", "mov {d}, [{d} + 24]", "shr {a}, cl", "shl {a}, cl",
                     "and ecx, -64", "tzcnt {d}, {d}", "add {d}, 64"),
@@ -178,30 +182,25 @@ macro_rules! group {
                     "cmovc {b}, {c}", "lea {b}, [{b} + 64]", "tzcnt {a}, {a}"),
                 step!("ymm10", "ymm11", "#", $ties, "3",
                     "cmovc {a}, {b}", "add ecx, {a:e}", "lea {b}, [rcx + 1]",
-                    "mov {c}, [{desk} + 144]", "mov {d}, {c}", "cmp {a:e}, 256", "cmovb {d}, {b}"),
+                    "mov {c}, [{desk} + 208]", "mov {d}, {c}", "cmp {a:e}, 256", "cmovb {d}, {b}"),
                 quad!("16", $keyed),
                 step!("ymm2", "ymm3", "", $ties, "4",
-                    "cmp {d}, {c}", "cmova {d}, {c}", "mov {a}, [{desk} + 176]",
-                    "mov [{a}], {d:e}", "mov {e}, [{desk} + 152]", "cmp {b}, {e}",
+                    "cmp {d}, {c}", "cmova {d}, {c}", "mov {a}, [{desk} + 240]",
+                    "mov [{a}], {d:e}", "mov {e}, [{desk} + 216]", "cmp {b}, {e}",
                     "cmova {b}, {e}"),
                 step!("ymm2", "ymm3", "#", $ties, "5",
-                    "cmp {b}, {d}", "mov {b}, [{desk} + 168]", "lea {b}, [{b} + {d}]",
-                    "cmovb {b}, {c}", "mov {c}, [{desk} + 160]", "lea {d}, [{d} + {c}]",
+                    "cmp {b}, {d}", "mov {b}, [{desk} + 232]", "lea {b}, [{b} + {d}]",
+                    "cmovb {b}, {c}", "mov {c}, [{desk} + 224]", "lea {d}, [{d} + {c}]",
                     "cmovb {d}, rcx"),
                 step!("ymm10", "ymm11", "", $ties, "6",
-                    "lea rcx, [{a} + 4]", "cmovb rcx, {a}", "mov [{desk} + 176], rcx",
-                    "mov [{desk} + 144], {b}", "cmp {d}, {e}", "cmova {d}, {e}",
-                    "mov [{desk} + 136], {d}"),
-                step!("ymm10", "ymm11", "#", $ties, "7",
-                    "mov {a}, [{desk} + 184]", "vmovdqa ymm2, [{a}]", "mov {b}, [{desk} + 192]",
-                    "vpmovmskb {c:e}, ymm2; vpaddb ymm2, ymm2, ymm2",
-                    "mov [{b}], {c:e}; sub {b}, [{desk} + 200]",
-                    "vpmovmskb {c:e}, ymm2; vpaddb ymm2, ymm2, ymm2",
-                    "vmovdqa [{a}], ymm2; mov [{b}], {c:e}; sub {b}, [{desk} + 200]; mov [{desk} + 192], {b}"),
+                    "lea rcx, [{a} + 4]", "cmovb rcx, {a}", "mov [{desk} + 240], rcx",
+                    "mov [{desk} + 208], {b}", "cmp {d}, {e}", "cmova {d}, {e}",
+                    "mov [{desk} + 200], {d}"),
+                step!("ymm10", "ymm11", "#", $ties, "7", "mov {a}, [{desk} + 248]; mov {b}, [{desk} + 256]", "vmovdqa ymm2, [{a}]; vmovdqa ymm3, [{a} + 32]", "vpmovmskb {c:e}, ymm2; vpmovmskb {d:e}, ymm3", "mov [{b}], {c:e}; mov [{b} + 4], {d:e}", "vpaddb ymm2, ymm2, ymm2; vpaddb ymm3, ymm3, ymm3", "vmovdqa [{a}], ymm2; vmovdqa [{a} + 32], ymm3", "sub {b}, [{desk} + 264]; mov [{desk} + 256], {b}"),
             "add {p}, 32",
             "add {q}, 32",
             "add {row}, 8",
-            "dec qword ptr [{desk} + 208]",
+            "dec qword ptr [{desk} + 272]",
             "jnz 2b",
             desk = in(reg) $desk,
             row = inout(reg) $row => _,
@@ -241,7 +240,7 @@ pub(super) unsafe fn group<const KEYED: bool, const TIES: bool>(
     desk.left = GROUP / 8;
     (desk.word, desk.apart) = to;
     let [even, odd] = desk.rows.each_mut().map(|rows| &raw mut *rows);
-    let (rows, before) = if index % 2 == 0 {
+    let (rows, before) = if index.is_multiple_of(2) {
         (even, odd)
     } else {
         (odd, even)

@@ -12,70 +12,20 @@ far that goes in bf16 says the moving engine itself, alone and in company.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
 import shlex
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from common import Ids, Prompts, Reply, Row, Server, machine, ratio_row, show, vocabulary
+from common import Ids, Prompts, Reply, Row, machine, ratio_row, show, vocabulary
+from share_engine import ANSWER, MODES, Engine, Held
 
-MODES = ("copy", "share")
 ROW_BYTES = 576 * 2  # of one token in one layer, bf16
-QUESTION, ANSWER = 48, 64
-
-
-@dataclass
-class Held:
-    """What all sessions together did: their answers, and the most slots they held."""
-
-    replies: list[Reply]
-    slots: int
-    seconds: float
-
-
-def start(arguments: argparse.Namespace, mode: str) -> Server:
-    """Start one engine; schedulers inherit the environment of this moment."""
-    os.environ["IRMINSUL_REUSE"] = mode
-    options: dict[str, Any] = {"attention_backend": "irminsul", "page_size": 64}
-    if arguments.device == "cpu":
-        from irminsul.demo import cpu_host
-
-        os.environ.update(cpu_host.environment(page_size=64))
-        made = cpu_host.engine_arguments(arguments.model, dtype="float32")
-        options = {**made, **options, "load_format": "auto", "max_total_tokens": 64 * 511}
-    return Server(arguments.model, "irminsul", **{**options, **json.loads(arguments.engine)})
-
-
-def hold(server: Server, prompts: list[Ids]) -> Held:
-    """Answer all prompts together and watch the pool meanwhile."""
-    seen = [0]
-
-    async def look() -> None:
-        while True:
-            await asyncio.sleep(0.02)
-            loads = await server.engine.tokenizer_manager.get_loads()
-            # Neither free nor only cached.
-            seen.append(int(loads[0].num_used_tokens))
-
-    async def everyone() -> list[Reply]:
-        watch = asyncio.ensure_future(look())
-        try:
-            return list(await asyncio.gather(*(server._answer(p, "", ANSWER) for p in prompts)))
-        finally:
-            watch.cancel()
-
-    began = time.perf_counter()
-    replies = server.run(everyone())
-    return Held(replies, max(seen), time.perf_counter() - began)
+QUESTION = 48
 
 
 class Sessions:
@@ -99,15 +49,15 @@ class Sessions:
         return [self.over(64 + 37 * number) for number in range(self._count)]
 
 
-def lend(servers: dict[str, Server], modes: Sequence[str], drawn: Sessions) -> None:
+def lend(servers: dict[str, Engine], modes: Sequence[str], drawn: Sessions) -> None:
     """Empty the caches and let them see the text once."""
     for mode in modes:
-        servers[mode].flush()
-        servers[mode].serve(drawn.lender())
+        servers[mode]("flush")
+        servers[mode]("serve", drawn.lender())
 
 
 def measure(
-    servers: dict[str, Server], arguments: argparse.Namespace
+    servers: dict[str, Engine], arguments: argparse.Namespace
 ) -> tuple[dict[str, list[Reply]], dict[str, list[Held]], list[list[int]]]:
     """Take all samples: single requests, sessions, and the moving engine's answers alone."""
     single: dict[str, list[Reply]] = {mode: [] for mode in MODES}
@@ -120,14 +70,14 @@ def measure(
         for number in range(arguments.samples):
             prompt = drawn.over(50 + 41 * number)
             for mode in order if number % 2 else order[::-1]:
-                single[mode].append(servers[mode].serve(prompt))
+                single[mode].append(servers[mode]("serve", prompt))
         prompts = drawn.all()
         lend(servers, MODES, drawn)
         for mode in order:
-            held[mode].append(hold(servers[mode], prompts))
+            held[mode].append(servers[mode]("hold", prompts))
         if not alone:
             lend(servers, ("copy",), drawn)
-            alone = [servers["copy"].serve(p, tokens=ANSWER).tokens for p in prompts]
+            alone = [servers["copy"]("serve", p, "", ANSWER).tokens for p in prompts]
     return single, held, alone
 
 
@@ -244,8 +194,10 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
-    servers = {mode: start(arguments, mode) for mode in MODES}
+    servers = {mode: Engine(arguments, mode) for mode in MODES}
     try:
+        for server in servers.values():
+            print(server.wait(), flush=True)
         single, held, alone = measure(servers, arguments)
     finally:
         for server in servers.values():

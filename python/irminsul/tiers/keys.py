@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from irminsul import Namespace
 from irminsul.errors import InvalidParams, InvalidTokens
 
-__all__ = ["KEY_BYTES", "KEY_VERSION", "ChunkRef", "ChunkSpace", "RowLayout"]
+__all__ = ["KEY_BYTES", "KEY_VERSION", "ChunkRef", "ChunkSpace", "RowLayout", "checked_ids"]
 
 # Part of every key: values of another format live under other keys and are never read.
 KEY_VERSION = 1
@@ -151,17 +151,25 @@ class ChunkSpace:
         InvalidTokens
             The ids are not that.
         """
-        ids = _checked(tokens)
-        digest = self._seeded.copy()
-        digest.update(len(ids).to_bytes(8, "little"))
-        digest.update(ids.astype("<u4").tobytes())
-        return ChunkRef(self, ids, digest.digest())
+        return self._ref(checked_ids(tokens))
 
     def refs(self, tokens: ArrayLike, bounds: Iterable[int]) -> list[ChunkRef]:
         """Return the references of the chunks between consecutive `bounds` of `tokens`."""
-        ids = _checked(tokens)
-        edges = list(bounds)
-        return [self.ref(ids[start:end]) for start, end in itertools.pairwise(edges)]
+        ids = checked_ids(tokens)
+        return [self.part(ids, start, end) for start, end in itertools.pairwise(bounds)]
+
+    def part(self, ids: NDArray[np.uint32], start: int, end: int) -> ChunkRef:
+        """Return the reference of a part of `ids`, which `checked_ids` has returned."""
+        # A copy: a reference may live long, and a view would keep the whole prompt alive.
+        own = ids[start:end].copy()
+        own.flags.writeable = False
+        return self._ref(own)
+
+    def _ref(self, ids: NDArray[np.uint32]) -> ChunkRef:
+        digest = self._seeded.copy()
+        digest.update(len(ids).to_bytes(8, "little"))
+        digest.update(ids.astype("<u4", copy=False).tobytes())
+        return ChunkRef(self, ids, digest.digest())
 
     @cached_property
     def _seeded(self) -> hashlib.blake2b:
@@ -173,7 +181,14 @@ class ChunkSpace:
         return digest
 
 
-def _checked(tokens: ArrayLike) -> NDArray[np.uint32]:
+def checked_ids(tokens: ArrayLike) -> NDArray[np.uint32]:
+    """Return `tokens` as a read-only copy of 32-bit ids.
+
+    Raises
+    ------
+    InvalidTokens
+        They are no integers in [0, 2**32), or none at all.
+    """
     ids = np.asarray(tokens)
     if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
         raise InvalidTokens(

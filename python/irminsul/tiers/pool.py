@@ -20,7 +20,7 @@ from irminsul import ChunkParams, Namespace, Policy, chunk
 from irminsul.tiers.base import Tier
 from irminsul.tiers.cost import Candidate, CostModel
 from irminsul.tiers.index import ChunkIndex, HostSpan
-from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout
+from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout, checked_ids
 from irminsul.tiers.prefetch import Fetch, Prefetch, Wanted
 from irminsul.tiers.value import ChunkRows, encoded_bytes
 
@@ -115,20 +115,22 @@ class ChunkPool:
             bounds say nothing about content, and what holds attention sinks, which cannot move.
         """
         wanted = list(holes)
+        if not len(tokens):
+            return []
         bounds = chunk(tokens, self._params).bounds.tolist()
-        space, last = self.space(namespace), -1
+        space, last, ids = self.space(namespace), -1, checked_ids(tokens)
         found: list[Wanted] = []
         for index, (start, end) in enumerate(pairwise(bounds[:-1])):
             if start < self._policy.sink_tokens or _missing(start, end, wanted) < _WORTH:
                 continue
-            ref = space.ref(tokens[start:end])
+            ref = space.part(ids, start, end)
             if ref in self.host:
                 continue
             before: ChunkRef | None = None
             if last == index - 1 and found:
                 before = found[-1].ref
             elif index:
-                before = space.ref(tokens[bounds[index - 1] : start])
+                before = space.part(ids, bounds[index - 1], start)
             found.append(Wanted(start, ref, before))
             last = index
         return found

@@ -69,7 +69,7 @@ class Span:
     @cached_property
     def on_host(self) -> bool:
         """True when the rows lie in host memory, not in tree nodes; a span never mixes the two."""
-        return any(getattr(node, "on_host", False) for node, _, _ in self.rows)
+        return bool(self.rows) and getattr(self.rows[0][0], "on_host", False)
 
     def part(self, start: int, end: int) -> Span:
         """Return what serves ``[start, end)``, which lies inside."""

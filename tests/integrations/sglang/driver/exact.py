@@ -29,6 +29,7 @@ def run(host: Host) -> dict[str, Any]:
         "tainted": tainted["cached"],
         "cached": [first["cached"], second["cached"], third["cached"]],
         "tokens_equal": first["tokens"] == second["tokens"] == third["tokens"],
+        "cold_equal": first["tokens"] == second["tokens"],
         "rows_equal": torch.equal(rows[0], rows[1]),
         "taint_differs": not torch.equal(approximate, rows[0][:, : len(prompt)]),
     }

@@ -193,7 +193,7 @@ def test_processes_count_what_one_process_counts(tmp_path):
     small.save(tiny(2), tmp_path)
     options = argparse.Namespace(
         weights=tmp_path, device="cpu", threads=1, tokens=300, documents=3, batch=1,
-        chunk_tokens=512, workers=1, reading=False,
+        chunk_tokens=512, workers=1, reading=False, arms=["naive", "irminsul"],
     )  # fmt: skip
     wanted = workers.blocks("shifted", 2, 1)
     alone = dict(workers.run(wanted, options, 100))

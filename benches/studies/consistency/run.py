@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "models"))
 
+import arms  # noqa: E402
 import scenarios  # noqa: E402
 import torch  # noqa: E402
 import workers  # noqa: E402
@@ -68,6 +69,7 @@ def _options() -> argparse.Namespace:
     cuda = torch.cuda.is_available()
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--scenario", nargs="+", default=scenarios.SCENARIOS)
+    parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in arms.ARMS])
     parser.add_argument("--samples", type=int, default=1250)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)

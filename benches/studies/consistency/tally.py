@@ -114,7 +114,8 @@ class Tally:
             if arm != "irminsul":
                 continue
             naive = self.cells[scenario, kind, "naive"]
-            less = 100 * (1 - cell.kl / naive.kl) if naive.kl else 0.0
+            ratio = (cell.kl / cell.samples) / (naive.kl / naive.samples) if naive.kl else 1.0
+            less = 100 * (1 - ratio)
             yield row(
                 "quality.1",
                 f"{scenario}, {kind}, irminsul",
@@ -132,16 +133,15 @@ class Tally:
             full = self.cells[scenario, "hop2", FULL]
             arms = {a: c for (s, k, a), c in self.cells.items() if (s, k) == (scenario, "hop2")}
             reuse = {a: c for a, c in arms.items() if a not in (FULL, *NOISE)}
-            close = {
-                a: c for a, c in reuse.items() if 100 * (full.correct - c.correct) <= 2 * c.samples
-            }
+            close = {a: c for a, c in reuse.items() if 100 * (c.lost - c.won) <= 2 * c.samples}
             if not close:
-                case, share = f"{scenario}, hop2, no arm is within 2 points", 100.0
+                case, share, n = f"{scenario}, hop2, no arm is within 2 points", 100.0, full.samples
             else:
-                name = min(close, key=lambda a: close[a].computed)
+                name = min(close, key=lambda a: close[a].computed / close[a].samples)
                 case = f"{scenario}, hop2, cheapest within 2 points: {name}"
-                share = 100 * close[name].computed / close[name].samples
-            yield row("quality.2", case, "computed", share, "%", full.samples, bar="< 50")
+                n = close[name].samples
+                share = 100 * close[name].computed / n
+            yield row("quality.2", case, "computed", share, "%", n, bar="< 50")
 
 
 def _cell_rows(case: str, cell: Cell) -> Iterable[Row]:

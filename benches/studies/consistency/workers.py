@@ -52,11 +52,12 @@ class Worker:
             options.tokens, options.documents, tasks.Filler(), reading=options.reading
         )
         contexts = max(options.batch, 4) * CONTEXTS
+        self.arms = [arm for arm in arms.ARMS if options.arms is None or arm.name in options.arms]
         self.bench = Bench(model, contexts * (options.tokens + 320), options.chunk_tokens)
 
     def run(self, block: Block) -> list[Sample]:
         trials = [self.maker.trial(block.scenario, i) for i in range(block.first, block.end)]
-        return list(self.bench.run(trials, arms.ARMS))
+        return list(self.bench.run(trials, self.arms))
 
 
 def run(

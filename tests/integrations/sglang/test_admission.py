@@ -94,6 +94,7 @@ class Adder:
         self.can_run_list: list[Any] = []
         self.running_batch = SimpleNamespace(reqs=[])
         self.waiting_queue_len = 1
+        self.new_chunked_req: Any = None
         self.prefill_delayer_single_pass: Any = None
         self.log_hit_tokens = self.log_input_tokens = self.log_device_hit_tokens = 0
         self.reprocessed_log_hit_tokens = self.reprocessed_log_input_tokens = 0
@@ -134,6 +135,7 @@ def add_one_req(adder: Adder, request: Any) -> Result:
         left = chunk // adder.page_size * adder.page_size
         if left <= 0:
             return Result.OTHER
+        adder.new_chunked_req = request
     adder.admit(request, left)
     return adder.budget_state()
 
@@ -258,6 +260,31 @@ def test_rounds_of_a_long_prompt_go_on_where_the_last_ended() -> None:
         assert (again is None) == (one.extend_end == 1200)
     assert ends == [128, 256, 784, 912, 1040, 1168, 1200]
     assert cache.locks == 0
+
+
+def test_a_request_that_the_round_cuts_is_the_last_of_its_batch() -> None:
+    """A page may be left of the budget, and a prompt that begins with a span needs less."""
+    cache, admission, document = setting()
+    adder = Adder(cache, 128, page=64)
+    long = request(moved(document, 3, tail=300))
+    admission.add_one(add_one_req, adder, long)
+    assert long.extend_end < len(long.full_untruncated_fill_ids)
+    assert adder.rem_chunk_tokens, "something is left, as in SGLang it never is"
+    other = request(moved(document, 5, head=40, tail=300), prefix_len=40)
+    assert admission.add_one(add_one_req, adder, other) is Result.OTHER
+    assert adder.can_run_list == [long]
+    assert adder.new_chunked_req is long
+
+
+def test_nobody_follows_a_long_prompt_that_goes_on() -> None:
+    cache, admission, document = setting()
+    adder = Adder(cache, 128, page=64)
+    long = request(moved(document, 3, tail=900))
+    assert admission.add_chunked(add_chunked_req, adder, long) is long
+    adder.rem_chunk_tokens = 40
+    other = request(moved(document, 5))
+    assert admission.add_one(add_one_req, adder, other) is Result.OTHER
+    assert adder.can_run_list == [long]
 
 
 def test_a_long_round_is_never_forced_into_a_full_pool() -> None:

@@ -36,6 +36,7 @@ def batch(lengths: list[int], prefixes: list[int], **fields: Any) -> Any:
         "top_logprobs_nums": list(range(len(lengths))),
         "token_ids_logprobs": [None] * len(lengths),
         "irm_plan": None,
+        "sampling_info": SimpleNamespace(grammars=["batch's own"]),
     }
     return SimpleNamespace(**{**given_fields, **fields})
 
@@ -128,6 +129,8 @@ def test_a_head_is_a_batch_of_one_request() -> None:
     ]
     last = made[-1]
     assert last.reqs == [whole.reqs[1]]
+    last.sampling_info.grammars = [None]
+    assert whole.sampling_info.grammars == ["batch's own"]
     assert last.seq_lens.tolist() == last.seq_lens_cpu.tolist() == [232]
     assert (last.seq_lens.dtype, last.seq_lens_sum) == (torch.int32, 232)
     assert last.req_pool_indices.tolist() == [8]

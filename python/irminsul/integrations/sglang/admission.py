@@ -73,13 +73,14 @@ class Admission:
         self._barred = False
         self._gathering = Gathering(settings.gather if agreement.ranks == 1 else 0.0)
         self._gathers: Any = None
+        self._cut: Any = None
         self._tiers = getattr(cache, "tiers", NoTiers())
 
     def add_one(self, original: Call, adder: Any, request: Any, *args: Any, **kw: Any) -> Any:
         """Around ``PrefillAdder.add_one_req``."""
         if not adder.can_run_list:
             self.release()
-        if self._must_wait(adder, request):
+        if self._must_wait(adder, request) or self._is_cut(adder):
             return _result("OTHER")
         window = self._window(adder, request)
         if self._waits_for_others(adder, window):
@@ -122,6 +123,7 @@ class Admission:
             result = call()
         if budget.holds(adder, request):
             self._keep(adder, window)
+        self._cut = adder if result is request else None
         return result
 
     def take(self, batch: Any) -> list[Window]:
@@ -151,6 +153,13 @@ class Admission:
         if not any(window.spans for window in self._windows):
             return False
         return refuse.request_reason(request) is not None or self._left(adder).rows < 1
+
+    def _is_cut(self, adder: Any) -> bool:
+        """Return whether the round ends inside a request of the batch: it is the batch's last.
+
+        SGLang has no budget left then. Here a page may be, because reuse ends rounds anywhere.
+        """
+        return adder.new_chunked_req is not None or self._cut is adder
 
     def _waits_for_others(self, adder: Any, window: Window) -> bool:
         """Return whether no batch is begun now, because more of its requests are about to come.

@@ -105,6 +105,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "reprocessed_log_hit_tokens",
         "reprocessed_log_input_tokens",
         "waiting_queue_len",
+        "new_chunked_req",
     ),
     "model_executor.forward_batch_info.ForwardBatch": (
         "forward_mode",

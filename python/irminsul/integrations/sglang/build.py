@@ -142,9 +142,15 @@ def _build(context: Any, options: Settings) -> Any:
 
 
 def _forward_tokens(context: Any) -> int:
-    """Return the chunk budget; 0 under attention data parallelism, whose ranks forward in step."""
+    """Return the chunk budget; 0 where a batch must run in one forward.
+
+    Ranks of attention data parallelism forward in step, and adapters are prepared for the forward
+    batch that was made last.
+    """
     arguments = context.server_args
-    if compat.server_value(arguments, "enable_dp_attention", False):
+    if any(
+        compat.server_value(arguments, n, False) for n in ("enable_dp_attention", "enable_lora")
+    ):
         return 0
     return max(0, compat.server_value(arguments, "chunked_prefill_size", 0) or 0)
 

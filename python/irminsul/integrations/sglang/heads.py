@@ -126,6 +126,8 @@ def _alone(head: Head, batch: Any, device: torch.device) -> Any:
     length = head.end - head.start
     alone = copy.copy(batch)
     alone.irm_plan = alone.irm_heads = None
+    # Making a forward batch writes its requests' grammars there; the batch keeps its own.
+    alone.sampling_info = copy.copy(batch.sampling_info)
     alone.reqs = [batch.reqs[head.owner]]
     alone.input_ids = to_device(head.inputs, device)
     alone.out_cache_loc = head.slots

@@ -41,8 +41,12 @@ class Engine:
 
     def __call__(self, method: str, *arguments: Any) -> Any:
         """Call and wait; what went wrong in the engine's process is raised here."""
-        self._ours.send((method, arguments))
+        self.ask(method, *arguments)
         return self.wait()
+
+    def ask(self, method: str, *arguments: Any) -> None:
+        """Call without waiting; `wait` has the answer."""
+        self._ours.send((method, arguments))
 
     def wait(self) -> Any:
         """Wait for the answer that is due; the first one says that the engine is up."""
@@ -105,23 +109,14 @@ class _Served:
         self._many = many
         self.up = round(time.perf_counter() - began, 1)
 
-    def fill(self, batch: int, context: int) -> float | None:
-        """Put the prompts of a case into the cache, if they are not there yet.
-
-        Returns
-        -------
-        float or None
-            Seconds to the first one's token, which was cold.
-        """
+    def fill(self, batch: int, context: int) -> None:
+        """Put the prompts of a case into the cache, if they are not there yet."""
         if self._context == context and len(self._prompts) >= batch:
-            return None
+            return
         self.flush()
         made = Prompts(context, self._vocabulary, seed=context)
         self._context, self._prompts = context, [made.fresh(context) for _ in range(batch)]
-        first = self._seconds(self._prompts[:1], 1)
-        if batch > 1:
-            self._seconds(self._prompts, 1)
-        return first
+        self._seconds(self._prompts, 1)
 
     def rate(self, batch: int) -> float:
         """Return the tokens per second of decode over so many of the prompts that `fill` put in."""

@@ -97,17 +97,18 @@ def memory_rows(found: Found, contexts: list[int], tokens: int) -> list[Row]:
 
 def answer_rows(found: Found) -> list[Row]:
     """Answers of ours against a stock backend's, with what two stock backends differ by."""
-    stock = [n for n in found if not n.startswith(OURS) and found[n]["answers"]]
     rows = []
     for name, result in found.items():
-        if not stock or name == stock[0]:
-            continue
+        # Of two caches that move text both see the same rows; one that does not computes them.
+        stock = [
+            n for n in found if not n.startswith(OURS) and _moves(n) == _moves(name) and n != name
+        ]
         for step, ours in result["answers"].items():
-            theirs = found[stock[0]]["answers"].get(step)
-            # Only two cache backends that both move text see the same rows then.
-            if theirs and (step != MOVED or _moves(name) == _moves(stock[0])):
-                usual = max([USUAL_NOISE, *_usual(found, stock, step)])
-                rows.append(_answer_row(name, step, summary(ours, theirs), stock[0], usual))
+            rivals = [n for n in stock if step in found[n]["answers"]]
+            if rivals and (name.startswith(OURS) or name > rivals[0]):
+                theirs = found[rivals[0]]["answers"][step]
+                usual = max([USUAL_NOISE, *_usual(found, rivals, step)])
+                rows.append(_answer_row(name, step, summary(ours, theirs), rivals[0], usual))
         if HOLES in result["answers"] and _moves(name):
             whole, *holed = result["answers"][HOLES]
             counts = summary(holed, [whole] * len(holed))

@@ -16,15 +16,16 @@ import shlex
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from backend_engine import Engine
 from backend_rows import HOLES, MOVED, Found, rows_of
-from common import machine, vocabulary
+from common import Row, machine, vocabulary
 
-GROUPS = "irminsul,flashinfer;flashmla,triton"
+GROUPS = "irminsul,flashinfer,irminsul+irminsul,flashinfer+irminsul;flashmla,triton"
 CASES = (
     (128, 4096),
     (64, 4096),
@@ -49,7 +50,8 @@ def options_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "model_path": arguments.model,
         "attention_backend": backend,
         "page_size": size,
-        "max_total_tokens": arguments.tokens - size,
+        "max_total_tokens": (arguments.tokens // 4 if cache else arguments.tokens) // 64 * 64
+        - size,
         "cuda_graph_bs_decode": sorted({1, 4, 16, *(batch for batch, _ in arguments.cases)}),
         "mem_fraction_static": 0.9,
         "log_level": "info",
@@ -114,38 +116,45 @@ def requests(vocabulary_size: int) -> dict[str, tuple[list[dict[str, Any]], bool
     }
 
 
-def measure(engines: list[Engine], arguments: argparse.Namespace, found: Found) -> None:
-    """Take all cases of engines that are up, each step on all of them in turn."""
+def measure(
+    engines: list[Engine], arguments: argparse.Namespace, found: Found, keep: Callable[[], None]
+) -> None:
+    """Take all cases of engines that are up; what is timed, on one after the other."""
     for engine in engines:
         found[engine.name] = {"rates": {}, "answers": {}, "first": {}, "fill": {}}
         found[engine.name]["memory"] = engine("memory")
     if arguments.answers:
         for step, (asked, together) in requests(vocabulary(arguments.model)).items():
-            for engine in engines:
-                _try(engine, found, ("answers", step), "answers", asked, together)
-        for engine in engines:
-            engine("flush")
-    for batch, context in arguments.cases:
-        for engine in engines:
-            _try(engine, found, ("fill", (batch, context)), "fill", batch, context)
+            _all(engines, found, ("answers", step), "answers", asked, together)
+            keep()
+    # Those with another cache backend are there for their answers.
+    timed = [engine for engine in engines if "+" not in engine.name]
+    for case in arguments.cases:
+        _all(timed, found, ("fill", case), "fill", *case)
         for _ in range(arguments.rounds):
-            for engine in engines:
-                if (batch, context) in found[engine.name]["fill"]:
-                    rates = found[engine.name]["rates"].setdefault((batch, context), [])
-                    rates.append(engine("rate", batch))
-        print(f"{batch} x {context}: {_line(engines, found, (batch, context))}", flush=True)
+            for engine in timed:
+                taken = found[engine.name]["rates"].setdefault(case, [])
+                if case in found[engine.name]["fill"]:
+                    taken += [engine("rate", case[0])]
+        print(f"{case[0]} x {case[1]}: {_line(timed, found, case)}", flush=True)
+        keep()
     for context in arguments.contexts:
-        for engine in engines:
-            samples = arguments.rounds
-            _try(engine, found, ("first", context), "first_token", context, samples)
+        for engine in timed:
+            _all([engine], found, ("first", context), "first_token", context, arguments.rounds)
+        keep()
 
 
-def _try(engine: Engine, found: Found, place: tuple[str, Any], method: str, *rest: Any) -> None:
-    """Keep an answer, or name what went wrong and go on."""
-    try:
-        found[engine.name][place[0]][place[1]] = engine(method, *rest)
-    except RuntimeError as error:
-        print(f"# {engine.name} {place}: {error}"[:300], flush=True)
+def _all(
+    engines: list[Engine], found: Found, place: tuple[str, Any], method: str, *rest: Any
+) -> None:
+    """Ask engines at the same time and keep their answers, or name what went wrong and go on."""
+    for engine in engines:
+        engine.ask(method, *rest)
+    for engine in engines:
+        try:
+            found[engine.name][place[0]][place[1]] = engine.wait()
+        except RuntimeError as error:
+            print(f"# {engine.name} {place}: {error}"[:300], flush=True)
 
 
 def _line(engines: list[Engine], found: Found, case: tuple[int, int]) -> str:
@@ -176,21 +185,25 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     arguments = parsed()
     found: Found = {}
+    rows: list[Row] = []
     arguments.logs.mkdir(parents=True, exist_ok=True)
-    for group in arguments.groups.split(";"):
-        began = time.perf_counter()
-        engines = start(group.split(","), arguments)
-        try:
-            measure(engines, arguments, found)
-        finally:
-            for engine in engines:
-                engine.stop()
-        rows = rows_of(found, arguments.cases, arguments.contexts, arguments.tokens)
-        print(f"# {group}: {time.perf_counter() - began:.1f} s", flush=True)
+
+    def keep() -> None:
+        rows[:] = rows_of(found, arguments.cases, arguments.contexts, arguments.tokens)
         if arguments.out:
             command = shlex.join(["python", *sys.argv])
             report = {"machine": machine(), "command": command, "rows": rows}
             arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+
+    for group in arguments.groups.split(";"):
+        began = time.perf_counter()
+        engines = start(group.split(","), arguments)
+        try:
+            measure(engines, arguments, found, keep)
+        finally:
+            for engine in engines:
+                engine.stop()
+        print(f"# {group}: {time.perf_counter() - began:.1f} s", flush=True)
     for each in rows:
         counts = each.get("counts", "")
         print(each["bar_id"], each["case"], each["value"], each["rival_value"] or "", counts)

@@ -66,6 +66,7 @@ CASES = [
     *(Case(tokens, layers=61) for tokens in (128, 4096, 32_768)),
     *(Case(tokens, interleaved=False) for tokens in (4096, 32_768)),
     *(Case(tokens, dtype=torch.float8_e4m3fn) for tokens in (4096, 32_768)),
+    Case(4096, dtype=torch.float8_e4m3fn, span=1),
 ]
 QUICK = [
     *(Case(tokens) for tokens in (128, 1024, 4096, 32_768)),
@@ -230,14 +231,16 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="results file to write")
-    parser.add_argument("--quick", action="store_true", help="three sizes, times only")
+    parser.add_argument("--quick", action="store_true", help="few sizes, times only")
+    parser.add_argument("--times", action="store_true", help="times only: no rivals, no errors")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     bench = Bench()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {native.build_info()}")
+    brief = arguments.quick or arguments.times
     for case in QUICK if arguments.quick else CASES:
-        bench.speed(case, rivals=case in AGAINST_RIVALS and not arguments.quick)
-    if not arguments.quick:
+        bench.speed(case, rivals=case in AGAINST_RIVALS and not brief)
+    if not brief:
         for layers in (27, 61):
             bench.host_time(layers)
         for model, rotary in MODELS.items():
@@ -248,7 +251,8 @@ def main() -> None:
         report = {
             "machine": f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
             f"{native.build_info()}",
-            "command": "python benches/kernels/relocate/run.py --out FILE",
+            "command": "python benches/kernels/relocate/run.py --out FILE"
+            + " --times" * arguments.times,
             "rows": bench.rows,
         }
         text = json.dumps(report, indent=0)

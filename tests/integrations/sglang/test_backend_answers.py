@@ -68,5 +68,5 @@ def test_rows_hold_the_best_rival_and_the_bytes_of_a_session() -> None:
     memory = next(row for row in rows if row["metric"] == "KV bytes of a session")
     assert memory["value"] == 2**31 // 2**16 * 4096
     compared = {row["case"]: row["value"] for row in rows if row["bar_id"] == "backend.answers"}
-    # Text that one cache moved and the other computed is not compared.
-    assert compared == {"alone, irminsul": 0}
+    # With triton's, not with those of a cache that moves text where ours computes it.
+    assert compared == {"alone, irminsul": 0, "moved, irminsul": 0}

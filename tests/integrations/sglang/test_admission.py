@@ -282,7 +282,7 @@ def test_nobody_follows_a_long_prompt_that_goes_on() -> None:
     long = request(moved(document, 3, tail=900))
     assert admission.add_chunked(add_chunked_req, adder, long) is long
     adder.rem_chunk_tokens = 40
-    other = request(moved(document, 5))
+    other = request(moved(document, 5, head=40, tail=300), prefix_len=40)
     assert admission.add_one(add_one_req, adder, other) is Result.OTHER
     assert adder.can_run_list == [long]
 

@@ -169,8 +169,11 @@ def test_tallies_add_up(tmp_path):
     assert [second.has("shifted", trial) for trial in (0, 7, 8)] == [True, True, False]
     rows = {(row["case"], row["metric"]): row for row in second.rows()}
     assert rows["shifted, single, irminsul", "accuracy"]["value"] == 0.0
-    assert rows["shifted, single, irminsul", "points_lost"]["value"] == 100.0
-    assert rows["shifted, single, irminsul", "kl"]["samples"] == 8
+    cell = rows["shifted, single, irminsul", "accuracy"]
+    assert cell["points_lost"] == [100.0, pytest.approx(30.7), pytest.approx(169.3)]
+    assert cell["kl_nats"][0] == 0.1
+    assert cell["computed"] == 10.0
+    assert cell["samples"] == 8
     assert rows["shifted, single, irminsul", "kl_below_naive"]["value"] == 75.0
     (two_hop,) = [row for row in rows.values() if row["bar_id"] == "quality.2"]
     assert "no arm" in two_hop["case"]

@@ -20,12 +20,20 @@ def results(folder):
     values = set()
     for path in folder.rglob("results/*.json"):
         for row in json.loads(path.read_text()).get("rows", []):
-            for value in row.values():
+            for value in flat(row.values()):
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     values.add(float(value))
                 elif isinstance(value, str):
                     values |= {number(found) for found in NUMBER.findall(value)}
     return values
+
+
+def flat(values):
+    for value in values:
+        if isinstance(value, list):
+            yield from flat(value)
+        else:
+            yield value
 
 
 def number(text):

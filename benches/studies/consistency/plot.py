@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -27,8 +28,8 @@ def main() -> None:
 def draw(path: Path) -> None:
     """One panel for each scenario and kind of question."""
     rows = json.loads(path.read_text())["rows"]
-    table = {(row["case"], row["metric"]): row for row in rows}
-    present = {row["case"].split(", ")[0] for row in rows}
+    table = {row["case"]: row for row in rows if row["metric"] == "accuracy"}
+    present = {case.split(", ")[0] for case in table}
     names = [name for name in SCENARIOS if name in present]
     mpl.rcParams.update({"svg.hashsalt": "consistency", "svg.fonttype": "none", "font.size": 8})
     figure, grid = plt.subplots(
@@ -51,20 +52,20 @@ def draw(path: Path) -> None:
     plt.close(figure)
 
 
-def _panel(axes: plt.Axes, table: dict[tuple[str, str], dict[str, float]], start: str) -> None:
+def _panel(axes: plt.Axes, table: dict[str, dict[str, Any]], start: str) -> None:
     axes.axhline(2, color="black", linewidth=0.6, linestyle=":")
-    for (case, metric), lost in table.items():
-        if metric != "points_lost" or not case.startswith(start):
-            continue
+    for case, cell in table.items():
         arm = case.removeprefix(start)
-        if arm.startswith("full prefill"):
+        if not case.startswith(start) or arm.startswith("full prefill"):
             continue
         colour = next((c for name, c in COLOURS.items() if arm.startswith(name)), "#8a949c")
-        share = table[case, "computed"]["value"]
-        bars = [[lost["value"] - lost["low"]], [lost["high"] - lost["value"]]]
-        axes.errorbar(share, lost["value"], bars, fmt="o", color=colour, markersize=3, linewidth=1)
+        lost, low, high = cell["points_lost"]
+        bars = [[lost - low], [high - lost]]
+        axes.errorbar(
+            cell["computed"], lost, bars, fmt="o", color=colour, markersize=3, linewidth=1
+        )
         axes.annotate(
-            arm, (share, lost["value"]), fontsize=5, xytext=(2, 2), textcoords="offset points"
+            arm, (cell["computed"], lost), fontsize=5, xytext=(2, 2), textcoords="offset points"
         )
 
 

@@ -52,16 +52,19 @@ def main() -> None:
 
 def _write(tally: Tally, options: argparse.Namespace, device: torch.device) -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
-    result = {
-        "machine": f"{name}, torch {torch.__version__}",
-        "command": "python benches/studies/consistency/run.py " + " ".join(sys.argv[1:]),
-        "rows": list(tally.rows()),
-    }
+    command = "python benches/studies/consistency/run.py " + " ".join(sys.argv[1:])
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    for row in result["rows"]:
+    rows = list(tally.rows())
+    options.out.write_text(as_text(f"{name}, torch {torch.__version__}", command, rows))
+    for row in rows:
         if row["metric"] in ("accuracy", "kl_below_naive", "accuracy_against_noise_floor"):
             print(f"{row['case']:56} {row['metric']:28} {row['value']:8} {row['bar'] or ''}")
+
+
+def as_text(machine: str, command: str, rows: list[dict[str, object]]) -> str:
+    """JSON with one row a line: there are hundreds of them."""
+    head = json.dumps({"machine": machine, "command": command}, indent=1)[:-2]
+    return head + ',\n "rows": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]\n}\n"
 
 
 def _options() -> argparse.Namespace:

@@ -86,7 +86,7 @@ class Tally:
     def rows(self) -> Iterable[Row]:
         """Result rows: accuracy, KL, divergence and cost of every cell, then the bars."""
         for (scenario, kind, arm), cell in self.cells.items():
-            yield from _cell_rows(f"{scenario}, {kind}, {arm}", cell)
+            yield _cell_row(f"{scenario}, {kind}, {arm}", cell)
         yield from self._single_hop()
         yield from self._against_naive()
         yield from self._two_hop()
@@ -144,19 +144,22 @@ class Tally:
             yield row("quality.2", case, "computed", share, "%", n, bar="< 50")
 
 
-def _cell_rows(case: str, cell: Cell) -> Iterable[Row]:
+def _cell_row(case: str, cell: Cell) -> Row:
+    """Accuracy as the value; what else is known of the cell as [value, low, high] beside it."""
     n = cell.samples
+    lost, spread = (cell.lost - cell.won) / n, math.sqrt((cell.lost + cell.won) / n / n)
+    kl = cell.kl / n
+    deviation = math.sqrt(max(cell.kl_squared / n - kl**2, 0.0) / n)
     low, high = interval(cell.correct, n)
-    yield row(None, case, "accuracy", 100 * cell.correct / n, "%", n, (100 * low, 100 * high))
-    mean, spread = (cell.lost - cell.won) / n, math.sqrt((cell.lost + cell.won) / n / n)
-    loss = (100 * (mean - Z * spread), 100 * (mean + Z * spread))
-    yield row(None, case, "points_lost", 100 * mean, "%", n, loss)
-    mean = cell.kl / n
-    deviation = math.sqrt(max(cell.kl_squared / n - mean**2, 0.0) / n)
-    yield row(None, case, "kl", mean, "nats", n, (mean - Z * deviation, mean + Z * deviation))
-    low, high = interval(cell.diverged, n)
-    yield row(None, case, "diverged", 100 * cell.diverged / n, "%", n, (100 * low, 100 * high))
-    yield row(None, case, "computed", 100 * cell.computed / n, "%", n)
+    limits = (100 * low, 100 * high)
+    diverged = (cell.diverged / n, *interval(cell.diverged, n))
+    return {
+        **row(None, case, "accuracy", 100 * cell.correct / n, "%", n, limits),
+        "points_lost": [_short(100 * (lost + k * Z * spread)) for k in (0, -1, 1)],
+        "kl_nats": [_short(kl + k * Z * deviation) for k in (0, -1, 1)],
+        "diverged": [_short(100 * share) for share in diverged],
+        "computed": _short(100 * cell.computed / n),
+    }
 
 
 def interval(hits: int, samples: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from array import array
 from typing import Any
 
 import pytest
-from irminsul import Reuse
+from irminsul import Policy, Registry, Reuse
 from irminsul.integrations.sglang import finding
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.mirror import TreeMirror
@@ -75,6 +75,29 @@ def test_children_continue_depth_and_position() -> None:
     assert (record.start, below.start) == (340, 440)
     assert [(part.length, part.depth) for part in record.segments] == [(10, 0), (10, 2), (80, 2)]
     assert [part.depth for part in below.segments] == [2]
+
+
+def test_a_node_without_its_prefix_knows_where_and_behind_what_it_was_computed() -> None:
+    mirror, root = TreeMirror(Registry(1 << 16, policy=Policy(min_span=8)), Metrics(60.0)), object()
+    document = ids(300, 1)
+    piece = Node(document, root, 1000)
+    # Position 640 of a request whose prefix in the tree was three deep.
+    mirror.record(piece, root, NAMESPACE, [Moved(700, 720, 1, 2)], 640, 3)
+    record = record_of(piece)
+    assert record is not None
+    assert (record.start, record.depth) == (640, 3)
+    assert [(part.length, part.depth) for part in record.segments] == [(60, 3), (20, 2), (220, 3)]
+    head = split(mirror, piece, 64)
+    above, tail = record_of(head), record_of(piece)
+    assert above is not None
+    assert tail is not None
+    assert (above.start, above.depth, tail.start) == (640, 3, 704)
+    with mirror.registry.lookup(
+        array("q", ids(50, 2) + document + ids(9, 3)), namespace=NAMESPACE
+    ) as plan:
+        found = [part for part in plan.segments if isinstance(part, Reuse)]
+    assert {part.source - part.target for part in found} == {640 - 50}
+    assert {part.depth for part in found} <= {2, 3}
 
 
 def test_rows_without_a_namespace_are_no_donors() -> None:

@@ -59,6 +59,7 @@ class TreeMirror:
         namespace: Namespace | None,
         moved: Iterable[Moved],
         start: int = 0,
+        context: int = 0,
     ) -> None:
         """Record the nodes between `root` and `leaf` that are not recorded yet.
 
@@ -70,8 +71,8 @@ class TreeMirror:
             Who may reuse these rows; None records their provenance but makes them no donors.
         moved
             Positions of the request whose rows were moved.
-        start
-            Position of the first row below `root`.
+        start, context
+            Position of the first row below `root`, and the depth of what stands before it.
         """
         fresh = []
         node = leaf
@@ -81,8 +82,8 @@ class TreeMirror:
         moved = sorted(moved, key=lambda part: part.start)
         self.version += bool(fresh)
         for child in reversed(fresh):
-            above = None if node is root else record_of(node)
-            self._record_node(child, above, namespace, moved, start)
+            above = NodeRecord(start, context, []) if node is root else record_of(node)
+            self._record_node(child, above, namespace, moved)
             node = child
 
     def split(self, tail: Any, head: Any, parent: Any) -> None:
@@ -91,8 +92,10 @@ class TreeMirror:
         if record is None:
             return
         above = record_of(parent)
+        # Before a node that begins later than its parent ends stands what only its own depth tells.
+        without = record.depth if record.start else 0
         first, second, inside = provenance.split(
-            record, len(head.key), above.depth if above is not None else 0
+            record, len(head.key), above.depth if above is not None else without
         )
         self.changes += 1
         if inside:
@@ -203,9 +206,8 @@ class TreeMirror:
         parent: NodeRecord | None,
         namespace: Namespace | None,
         moved: list[Moved],
-        first: int,
     ) -> None:
-        start = parent.start + sum(part.length for part in parent.segments) if parent else first
+        start = parent.start + sum(part.length for part in parent.segments) if parent else 0
         context = parent.depth if parent else 0
         parts = list(provenance.segments(start, start + len(node.key), moved, context))
         depth = max([context, *(part.depth for part in parts)])

@@ -160,7 +160,8 @@ class Sharing:
         for span, _ in own:
             # The first page is the request's own, so that the tree always has a head to know it by.
             start = max(-(-span.start // PAGE_SIZE), 1) * PAGE_SIZE
-            end = span.end // PAGE_SIZE * PAGE_SIZE
+            # What a retracted request had answered may be freed by SGLang apart from the rest.
+            end = min(span.end, len(window.request.origin_input_ids)) // PAGE_SIZE * PAGE_SIZE
             if end - start < LEAST_PAGES * PAGE_SIZE:
                 continue
             core = span.part(start, end)

@@ -22,6 +22,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.compat import pool_row
+from irminsul.integrations.sglang.nodes import record_of
 from irminsul.integrations.sglang.share import Sharing
 from irminsul.integrations.sglang.share_loans import Interval, Loan
 
@@ -153,6 +154,8 @@ class SharingRadixCache(IrminsulRadixCache):
         )
         moved = getattr(req, "irm_moved", [])
         namespace = self._record_namespace(req)
-        leaf = result.last_device_node
-        self.mirror.guard(self.mirror.record, leaf, self.root_node, namespace, moved, start)
+        leaf, root = result.last_device_node, self.root_node
+        before_it = record_of(req.last_node)
+        depth = before_it.depth if before_it is not None else 0
+        self.mirror.guard(self.mirror.record, leaf, root, namespace, moved, start, depth)
         return int(result.prefix_len)

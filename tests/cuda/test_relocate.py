@@ -426,6 +426,7 @@ def test_first_call_of_a_process_may_be_captured() -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own compiler
 def test_under_torch_compile() -> None:
     layers, rope = pool(2, 100), table()
     arguments = job(30, 100)

@@ -89,12 +89,47 @@ class TestEngines:
         assert last["counts"]["fallback"] == {}
 
 
+@functools.cache
+def storm(version: str) -> dict[str, Any]:
+    checks = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1"}
+    checks["SGLANG_CHECK_KV_PAGE_INVARIANTS"] = "1"
+    retract = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "25"}
+    share = {"IRMINSUL_REUSE": "share", "IRMINSUL_MIN_SPAN": "8", "TRITON_INTERPRET": "1"}
+    done, facts = hosts._drive(
+        {
+            "version": version,
+            "page_size": 64,
+            "chunk": 256,
+            "overlap": True,
+            "pool": 3072 - 64,
+            "scenarios": ["share_storm"],
+            "environment": {**share, **checks, **retract},
+            "arguments": {"attention_backend": "irminsul", "schedule_conservativeness": 0.05},
+        }
+    )
+    if done.returncode or "counts" not in facts:
+        pytest.fail(f"{version}:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
+    return facts["share_storm"] | {"counts": facts["counts"]}
+
+
+@pytest.mark.parametrize("version", hosts.ENDS)
+def test_a_pool_too_small_for_its_borrowers(version: str) -> None:
+    seen = storm(version)
+    assert seen["answers"] + seen["aborted"] >= 20
+    assert seen["retractions"] > 0
+    assert seen["too_many"] == []
+    assert seen["counts"]["borrowed_tokens"] > 2000
+    assert seen["counts"]["fallback"] == {}
+
+
 REFUSED = {
     "backend": "--attention-backend irminsul",
     "decode": "irminsul and flashmla",
     "page": "--page-size 64",
     "tables": "no tables",
     "ranks": "2 ranks",
+    "parallel": "--enable-dp-attention",
+    "events": "--kv-events-config",
     "tiers": "IRMINSUL_HOST_BYTES",
     "release": "use 0.5.16 or 0.5.23",
 }

@@ -82,6 +82,13 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
     ranks = Agreement.of(context).ranks
     if ranks > 1:
         yield f"{ranks} ranks serve the same requests, and loans are kept for one rank alone."
+    if server_value(arguments, "enable_dp_attention"):
+        yield "with attention data parallelism it was never run: drop --enable-dp-attention."
+    if server_value(arguments, "kv_events_config"):
+        yield (
+            "what a request computed behind borrowed pages would be announced as a prefix: drop "
+            "--kv-events-config."
+        )
     if options.host_bytes or options.pool_master:
         yield (
             "rows beyond the pool are copied from a request's own slots: unset "

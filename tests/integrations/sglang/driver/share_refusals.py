@@ -62,6 +62,8 @@ def main() -> None:
         "page": refusal(context(page=16, loans=None)),
         "tables": refusal(context(loans=None)),
         "ranks": with_ranks(2),
+        "parallel": refusal(context(enable_dp_attention=True)),
+        "events": refusal(context(kv_events_config="{}")),
         "tiers": refusal(context(), Settings(reuse="share", host_bytes=1 << 30)),
         "release": between_releases(),
     }

@@ -9,6 +9,7 @@ mod chunk_params;
 mod chunks;
 mod compute;
 mod failure;
+mod fork;
 mod namespace;
 mod numbers;
 mod piece;
@@ -41,5 +42,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<piece::Piece>()?;
     module.add_function(wrap_pyfunction!(chunks::chunk, module)?)?;
     module.add_function(wrap_pyfunction!(chunks::chunk_many, module)?)?;
+    fork::register(module)?;
     Ok(())
 }

@@ -30,8 +30,8 @@ pub use params::ChunkParams;
 pub use plan::{Compute, Piece, Reuse, ReusePlan, Segment};
 pub use policy::Policy;
 pub use quota::{Quota, Usage};
-#[doc(hidden)]
-pub use registry::parts;
 pub use registry::{Entry, Registry, Stats};
+#[doc(hidden)]
+pub use registry::{fork, parts};
 #[doc(hidden)]
 pub use simd::Vectors;

@@ -18,6 +18,7 @@ mod cache;
 mod entry;
 mod evict;
 mod forest;
+pub mod fork;
 mod indexing;
 mod namespaces;
 mod node;
@@ -36,6 +37,7 @@ mod version;
 mod view;
 pub(crate) mod walk;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::error::{Error, Result, check};
@@ -47,6 +49,7 @@ use crate::policy::Policy;
 use crate::quota::{Quota, Usage};
 
 pub use entry::{Entry, Stats};
+use fork::Change;
 pub(crate) use node::NodeCell;
 use prepare::Prepared;
 use raw::{AtomicU64, Ordering};
@@ -78,12 +81,37 @@ pub(crate) struct Shared {
 
 impl Shared {
     // A panic while the lock was held is a bug, but not a reason to take the host down with further panics.
-    fn writer(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> Writer<'_> {
+        let change = Change::begin();
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Writer {
+            state,
+            _change: change,
+        }
     }
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.config.policy
+    }
+}
+
+/// The writer's turn. Fields are dropped in order: the lock is free again before the change is over.
+struct Writer<'a> {
+    state: MutexGuard<'a, State>,
+    _change: Change,
+}
+
+impl Deref for Writer<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Writer<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
     }
 }
 
@@ -226,7 +254,11 @@ impl Registry {
     /// that hold a lock of their own.
     #[doc(hidden)]
     pub fn is_busy(&self) -> bool {
-        matches!(self.shared.state.try_lock(), Err(TryLockError::WouldBlock))
+        // Whoever tries the lock may have it at the moment of a fork.
+        fork::is_held() || {
+            let _change = Change::begin();
+            matches!(self.shared.state.try_lock(), Err(TryLockError::WouldBlock))
+        }
     }
 
     /// Removes everything.

@@ -3,8 +3,9 @@
 //! The crate's functions take the widest path only; here the narrower ones are held to it as well.
 
 use super::block::{Bits, Block, Rare, Seen};
-use super::looks::Looks;
-use super::vectors::Vectors;
+#[cfg(target_arch = "x86_64")]
+use super::{looks::Looks, vectors::Vectors};
+#[cfg(target_arch = "x86_64")]
 use crate::fingerprint::fingerprint;
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;

@@ -26,6 +26,7 @@ def test_it_equals_torch_native_on_sglang_s_own_pools(version: str) -> None:
     assert facts["extend"] < 1e-4
     assert facts["decode"] < 1e-4
     assert facts["apart"] == 0
+    assert [case for case, leaves in facts["turns"].items() if leaves] == ["decode", "other asks"]
 
 
 # name -> version, page size.

@@ -52,6 +52,31 @@ def compare() -> dict[str, Any]:
         "extend": difference(ours, theirs, runner, extend_batch(runner)),
         "decode": difference(ours, theirs, runner, decode_batch(runner)),
         "apart": apart(ours, runner),
+        "turns": turns(),
+    }
+
+
+def turns() -> dict[str, bool]:
+    """Ask MLA layers whether they leave the rotary parts of a batch unturned."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+    from sglang.srt.models.deepseek_common.attention_forward_methods import forward_mla
+
+    layers = forward_mla.DeepseekMLAForwardMixin
+    layers._fuse_rope_for_trtllm_mla = lambda self, batch: self.rotary_emb == "asks"
+    attention._leave_turning_to_backend()
+    attention._leave_turning_to_backend()
+
+    def asked(backend: str, mode: str, rotary: Any) -> bool:
+        layer = SimpleNamespace(current_attention_backend=backend, rotary_emb=rotary)
+        batch = SimpleNamespace(forward_mode=ForwardMode[mode])
+        return layers._fuse_rope_for_trtllm_mla(layer, batch)
+
+    return {
+        "decode": asked("irminsul", "DECODE", object()),
+        "extend": asked("irminsul", "EXTEND", object()),
+        "no rotary": asked("irminsul", "DECODE", None),
+        "other": asked("triton", "DECODE", object()),
+        "other asks": asked("triton", "DECODE", "asks"),
     }
 
 

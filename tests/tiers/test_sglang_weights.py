@@ -71,6 +71,22 @@ def test_rows_of_two_weights_are_not_written_and_new_ones_have_a_new_name() -> N
     assert not tiers._metrics.fallbacks
 
 
+def test_a_session_of_updates_without_a_flush_keeps_rows_here_and_one_with_it_does_not() -> None:
+    for flushes, used, written in ((False, False, 0), (True, False, 1), (True, True, 0)):
+        tiers = _tiers(torch.nn.Linear(8, 8))
+        request = SimpleNamespace()
+        tiers.enter(request)
+        tiers.new_weights()
+        if flushes:
+            tiers.reset()
+        if used:
+            tiers.enter(SimpleNamespace())
+        tiers.finish_weights()
+        tiers.enter(request)
+        tiers.wrote(request, "leaf", "root")
+        assert len(tiers._writer.namespaces) == written
+
+
 def test_a_model_that_cannot_be_read_has_a_name_of_its_own() -> None:
     tiers = _tiers(SimpleNamespace())  # type: ignore[arg-type]
     names = []
@@ -92,3 +108,5 @@ def test_a_flush_inside_the_update_comes_last(version: str) -> None:
     facts = json.loads(done.stdout.split("FACTS ")[1])
     assert facts["True"] == ["new weights", "load", "reset"]
     assert facts["False"] == ["new weights", "load"]
+    session = ["new weights", "begin", "finish weights", "end"]
+    assert facts["session"] in ([session] if version == "0.5.23" else [session, []])

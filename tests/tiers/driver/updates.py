@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from irminsul.integrations.sglang.tiers.install import install
-from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager
+from sglang.srt.managers.scheduler_components import weight_updater as module
 
 
 class Tiers:
@@ -18,6 +18,9 @@ class Tiers:
 
     def new_weights(self) -> None:
         self.calls.append("new weights")
+
+    def finish_weights(self) -> None:
+        self.calls.append("finish weights")
 
     def reset(self) -> None:
         self.calls.append("reset")
@@ -38,8 +41,14 @@ def _updater(tiers: Tiers) -> Any:
         tiers.reset()
         return True
 
-    runner = SimpleNamespace(weight_updater=SimpleNamespace(update_weights_from_disk=load))
-    made = object.__new__(SchedulerWeightUpdaterManager)
+    runner = SimpleNamespace(
+        weight_updater=SimpleNamespace(
+            update_weights_from_disk=load,
+            begin_weight_update=lambda: tiers.calls.append("begin"),
+            end_weight_update=lambda run_post_load: tiers.calls.append("end"),
+        )
+    )
+    made = object.__new__(module.SchedulerWeightUpdaterManager)
     made.tp_worker = SimpleNamespace(
         update_weights_from_disk=load, weight_update_runners=lambda: [("target", runner)]
     )
@@ -66,6 +75,14 @@ def main() -> None:
         )
         assert updater.update_weights_from_disk(request).success
         facts[str(flush)] = tiers.calls
+    tiers.calls = []
+    if hasattr(updater, "begin_weight_update"):
+        module.torch = SimpleNamespace(distributed=SimpleNamespace(barrier=lambda group: None))
+        made = SimpleNamespace(selector="all")
+        updater._session = updater.tp_cpu_group = None
+        assert updater.begin_weight_update(made).success
+        assert updater.end_weight_update(made).success
+    facts["session"] = tiers.calls
     print("FACTS " + json.dumps(facts))
 
 

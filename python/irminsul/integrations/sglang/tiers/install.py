@@ -6,6 +6,7 @@ tiers nothing of this exists. The cache is built before SGLang binds its weight 
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ _UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWei
 _UPDATES = tuple(
     f"{_UPDATER}update_weights_from_{source}" for source in ("disk", "distributed", "tensor", "ipc")
 )
+# Newer versions update in sessions, in which a peer may write weights without any call in between.
+_BEGIN, _END = "begin_weight_update", "end_weight_update"
 
 
 def install(tiers: Tiers) -> None:
@@ -41,12 +44,20 @@ def install(tiers: Tiers) -> None:
         tiers.new_weights()
         return original(*args, **kw)
 
-    HookRegistry.register(_ENTER, entered, HookType.AFTER)
-    HookRegistry.register(_CHOOSE, tiers.pass_by, HookType.AROUND)
-    for target in _UPDATES:
-        HookRegistry.register(target, updates, HookType.AROUND)
+    def ends(original: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        tiers.finish_weights()
+        return original(*args, **kw)
+
+    hooks = {_ENTER: (entered, HookType.AFTER), _CHOOSE: (tiers.pass_by, HookType.AROUND)}
+    hooks |= dict.fromkeys(_UPDATES, (updates, HookType.AROUND))
+    updater = pkgutil.resolve_name(_UPDATER.removesuffix("."))
+    for name, around in ((_BEGIN, updates), (_END, ends)):
+        if hasattr(updater, name):
+            hooks[_UPDATER + name] = (around, HookType.AROUND)
+    for target, (hook, kind) in hooks.items():
+        HookRegistry.register(target, hook, kind)
     HookRegistry.apply_hooks()
-    wanted = (_ENTER, _CHOOSE, *_UPDATES)
+    wanted = tuple(hooks)
     missing = [target for target in wanted if target not in HookRegistry._patched]
     if missing:
         raise HostMismatch(

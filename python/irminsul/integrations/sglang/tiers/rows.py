@@ -1,4 +1,4 @@
-"""Leased chunks in host memory -> rows in the slots of a batch, turned to their new positions.
+"""Rows in host memory <-> slots of the KV pool, on their way there turned to their new positions.
 
 Knows tensors, slots and one rotation; must not know requests, batches or where chunks come from.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from irminsul.integrations.sglang.spans import HostCopy
@@ -40,6 +43,28 @@ class HostRows:
     def tensor(self, dtype: torch.dtype) -> Tensor:
         """Return the rows, [layers, tokens, row], a view of host memory."""
         return torch.from_numpy(self.lease.chunk.rows).view(dtype)
+
+
+def to_host(layers: Sequence[Tensor], index: Tensor, stream: Any) -> NDArray[np.uint8]:
+    """Return rows of a KV pool, [layers, n, bytes of a row], in host memory.
+
+    Parameters
+    ----------
+    layers : sequence of Tensor, [slots, 1, row]
+        The pool's KV buffers.
+    index : Tensor, int64, [n]
+        Slots, on the pool's device.
+    stream : torch.cuda.Stream, optional
+        The current one, which is waited for; None on a CPU.
+    """
+    rows = torch.stack([layer[index, 0] for layer in layers])
+    if stream is not None:
+        pinned = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+        pinned.copy_(rows, non_blocking=True)
+        stream.synchronize()
+        rows = pinned
+    found: NDArray[np.uint8] = rows.view(torch.uint8).numpy()
+    return found
 
 
 def write(copy: HostCopy, layers: Sequence[Tensor], table: RopeTable) -> None:

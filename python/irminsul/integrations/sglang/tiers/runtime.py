@@ -24,7 +24,7 @@ from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings, store_fields
 from irminsul.integrations.sglang.spans import BatchPlan, HostCopy, Limits, Span, Window
-from irminsul.integrations.sglang.tiers import common, identity
+from irminsul.integrations.sglang.tiers import common, gauges, identity
 from irminsul.integrations.sglang.tiers import rows as tiers_rows
 from irminsul.integrations.sglang.tiers.clock import PrefillClock, event
 from irminsul.integrations.sglang.tiers.off import NoTiers
@@ -214,6 +214,14 @@ class Tiers(NoTiers):
         self._identity = None
         self._mixed = True
 
+    def finish_weights(self) -> None:
+        """Before a session of updates ends, which may finish the weights' layout.
+
+        What nobody has used since the tree was emptied needs no emptying again.
+        """
+        if self._identity is not None:
+            self.new_weights()
+
     def enter(self, request: Any) -> None:
         """Start to fetch for a request that has entered the waiting queue."""
         self._name()
@@ -225,7 +233,7 @@ class Tiers(NoTiers):
             self._name()
         self._let_go()
         self._clock.learn()
-        self._sample()
+        gauges.publish(self.chunks, self._cost, self._metrics)
         waiting = self.queue.waiting(scheduler.waiting_queue)
         votes = [self._writer.copied, *(self.queue.ready(request) for request in waiting)]
         if waiting or self._writer.locked_tokens:
@@ -247,18 +255,6 @@ class Tiers(NoTiers):
         """Give back the leases of copies that are over."""
         while self._busy and self._busy[0][0].query():
             self._busy.popleft()
-
-    def _sample(self) -> None:
-        """Publish the tiers' own counts, at most once a second."""
-        if not self._metrics.due("tiers"):
-            return
-        host, remote = self.chunks.host, self.chunks.remote
-        self._metrics.gauge("tier_host_bytes", host.used_bytes)
-        self._metrics.gauge("tier_link_bytes_per_second", self._cost.speeds.link_bytes_per_s)
-        self._metrics.events("host", host.counts.snapshot())
-        if remote is not None:
-            self._metrics.gauge("tier_store_up", float(getattr(remote, "up", True)))
-            self._metrics.events("store", remote.counts.snapshot())
 
     def _namespace(self, request: Any) -> Namespace:
         known: tuple[object, Namespace] | None = getattr(request, "irm_pool_namespace", None)

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from irminsul import Namespace
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.tiers.paths import depths_of, offered, path_to
+from irminsul.integrations.sglang.tiers.rows import to_host
 from irminsul.tiers import ChunkPool, ChunkRef, ChunkRows
 
 # Bytes that are copied between two looks at whether anybody still wants them.
@@ -281,7 +281,7 @@ class WriteBehind:
         if job.generation != self._generation:
             return
         index = torch.cat([slots[i.start : i.start + len(i.ref.tokens)] for i in group])
-        rows = self._to_host(index.to(torch.int64))
+        rows = to_host(self._layers, index.to(torch.int64), self._stream)
         edges = np.cumsum([0, *(len(item.ref.tokens) for item in group)]).tolist()
         parts = [
             ChunkRows(item.ref, item.start, 0, item.depth, np.ascontiguousarray(rows[:, low:high]))
@@ -293,14 +293,3 @@ class WriteBehind:
                 return
             self._chunks.keep(parts, [item.before for item in group])
         self._metrics.add("tier_written_tokens", edges[-1])
-
-    def _to_host(self, index: Tensor) -> NDArray[np.uint8]:
-        """Return the rows of `index` in every layer, [layers, n, bytes of a row]."""
-        rows = torch.stack([layer[index, 0] for layer in self._layers])
-        if self._stream is not None:
-            pinned = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
-            pinned.copy_(rows, non_blocking=True)
-            self._stream.synchronize()
-            rows = pinned
-        found: NDArray[np.uint8] = rows.view(torch.uint8).numpy()
-        return found

@@ -1,4 +1,4 @@
-"""results/*.json -> results/*.svg of the same names: points lost against tokens computed.
+"""results/{consistency,reading}.json -> results/two-hop.svg: points lost against tokens computed.
 
 Must not know how the numbers came about. Usage: python benches/studies/consistency/plot.py
 """
@@ -15,58 +15,63 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results"
-KINDS = ("single", "hop2", "tool")
+FILES = {"consistency.json": "follows when asked", "reading.json": "follows when it reads"}
 SCENARIOS = ("shifted", "reordered", "deleted", "chain")
 COLOURS = {"naive": "#c2541b", "irminsul": "#2a78b5", "head": "#3a9455", "select": "#7d4fa3"}
 
 
 def main() -> None:
-    for path in sorted(RESULTS.glob("*.json")):
-        draw(path)
-
-
-def draw(path: Path) -> None:
-    """One panel for each scenario and kind of question."""
-    rows = json.loads(path.read_text())["rows"]
-    table = {row["case"]: row for row in rows if row["metric"] == "accuracy"}
-    present = {case.split(", ")[0] for case in table}
-    names = [name for name in SCENARIOS if name in present]
     mpl.rcParams.update({"svg.hashsalt": "consistency", "svg.fonttype": "none", "font.size": 8})
+    panels = []
+    for name, label in FILES.items():
+        rows = json.loads((RESULTS / name).read_text())["rows"]
+        cells = {row["case"]: row for row in rows if row["metric"] == "accuracy"}
+        present = [s for s in SCENARIOS if f"{s}, hop2, irminsul" in cells]
+        panels += [(f"{label}: {s}", _arms(cells, f"{s}, hop2, ")) for s in present]
+    columns = 4
+    lines = -(-len(panels) // columns)
     figure, grid = plt.subplots(
-        len(KINDS),
-        len(names),
-        figsize=(7.2, 5.4),
+        lines,
+        columns,
+        figsize=(7.2, 2.0 * lines),
         sharex=True,
-        sharey="row",
+        sharey=True,
         squeeze=False,
         layout="constrained",
     )
-    for line, kind in zip(grid, KINDS, strict=True):
-        for axes, scenario in zip(line, names, strict=True):
-            _panel(axes, table, f"{scenario}, {kind}, ")
-            axes.set_title(f"{scenario}, {kind}", fontsize=8)
-            axes.spines[["top", "right"]].set_visible(False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, arms) in zip(grid.flat, panels, strict=False):
+        _panel(axes, arms)
+        axes.set_title(title, fontsize=7)
     figure.supxlabel("% of the context computed")
-    figure.supylabel("points of accuracy lost against full prefill")
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    plt.close(figure)
+    figure.supylabel("points lost over two links")
+    figure.savefig(RESULTS / "two-hop.svg", metadata={"Date": None})
 
 
-def _panel(axes: plt.Axes, table: dict[str, dict[str, Any]], start: str) -> None:
+def _arms(cells: dict[str, dict[str, Any]], start: str) -> dict[str, dict[str, Any]]:
+    """Cells of one panel by arm, full prefill left out."""
+    found = {case.removeprefix(start): c for case, c in cells.items() if case.startswith(start)}
+    return {arm: cell for arm, cell in found.items() if not arm.startswith("full prefill")}
+
+
+def _panel(axes: plt.Axes, arms: dict[str, dict[str, Any]]) -> None:
     axes.axhline(2, color="black", linewidth=0.6, linestyle=":")
-    for case, cell in table.items():
-        arm = case.removeprefix(start)
-        if not case.startswith(start) or arm.startswith("full prefill"):
-            continue
-        colour = next((c for name, c in COLOURS.items() if arm.startswith(name)), "#8a949c")
-        lost, low, high = cell["points_lost"]
-        bars = [[lost - low], [high - lost]]
+    for name, colour in COLOURS.items():
+        cells = [cell for arm, cell in arms.items() if arm.startswith(name)]
+        lost = [cell["points_lost"] for cell in cells]
         axes.errorbar(
-            cell["computed"], lost, bars, fmt="o", color=colour, markersize=3, linewidth=1
+            [cell["computed"] for cell in cells],
+            [value for value, _, _ in lost],
+            [[v - low for v, low, _ in lost], [high - v for v, _, high in lost]],
+            fmt="o",
+            color=colour,
+            markersize=3,
+            linewidth=1,
+            label=name,
         )
-        axes.annotate(
-            arm, (cell["computed"], lost), fontsize=5, xytext=(2, 2), textcoords="offset points"
-        )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=6)
 
 
 if __name__ == "__main__":

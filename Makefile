@@ -88,10 +88,16 @@ studies: build ## the quality studies on the CPU, 32 samples a cell, results in 
 		$(BIN)/python $(STUDIES)/consistency/run.py --check; \
 	else echo "no trained weights in $(STUDIES)/models/weights: their studies are left out"; fi
 
+# What the NEON path is compiled for, without a linker.
+ARM := aarch64-unknown-linux-gnu
+
 .PHONY: lint
 lint: build ## rustfmt, clippy, ruff, mypy, stubtest, import-linter
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	@if rustup target list --installed 2>/dev/null | grep -qx $(ARM); then \
+		cargo check -p irminsul --target $(ARM) --quiet; \
+	else echo "the NEON path is not compiled here: rustup target add $(ARM)"; fi
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

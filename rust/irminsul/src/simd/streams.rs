@@ -22,7 +22,7 @@ use super::vectors::Vectors;
 use super::xxh64::{P1, P2, PAIR, START, STRIPE, finish, hash, step_pair};
 
 /// Most chunks that are queued at once, so that the queue fits the first-level cache.
-const BATCH: usize = 336;
+const BATCH: usize = 335;
 
 /// Chunks that are hashed side by side.
 const STREAMS: usize = 5;
@@ -43,8 +43,11 @@ struct Job {
     stop: *const u32,
 }
 
-/// The queue: jobs of a batch, and behind them one to idle on for each stream.
-type Queue = [MaybeUninit<Job>; BATCH + STREAMS];
+/// Jobs to idle on: one for each stream, and one that is looked at but never begun.
+const IDLE: usize = STREAMS + 1;
+
+/// The queue: jobs of a batch, and behind them those to idle on.
+type Queue = [MaybeUninit<Job>; BATCH + IDLE];
 
 /// Writes the fingerprints of the chunks between consecutive `bounds`; false if it did not.
 pub(super) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut [u64]) -> bool {
@@ -114,7 +117,7 @@ impl Batch<'_> {
             start: text.wrapping_add(self.bounds[0]),
             stop: std::ptr::null(),
         };
-        for job in jobs.take(STREAMS) {
+        for job in jobs.take(IDLE) {
             job.write(idle);
         }
     }
@@ -180,7 +183,7 @@ macro_rules! streams {
             /// Runs all streams until the queue's chunks are through.
             ///
             /// # Safety
-            /// There are as many jobs, at least [`STREAMS`], and as many to idle on behind them.
+            /// There are as many jobs, at least [`STREAMS`], and [`IDLE`] to idle on behind them.
             #[target_feature(enable = $feature)]
             unsafe fn run(queue: *mut Job, chunks: usize) {
                 // Safety: a reference to as many words.
@@ -204,8 +207,8 @@ macro_rules! streams {
                 // Each chunk moves it on once, when it ends.
                 let last = next.wrapping_add(chunks);
                 while next < last {
-                    // Safety: as promised. Within a step, `next` moves on by a place for each stream at
-                    // most, and only over chunks that end, so it stays inside.
+                    // Safety: as promised. Each chunk moves `next` on once, at most to the last job to idle
+                    // on, and jobs to idle on do not end.
                     unsafe {
                         advance(&mut a, &mut next);
                         advance(&mut b, &mut next);

@@ -96,6 +96,23 @@ def test_rows_of_every_length_have_the_tiles_of_their_spans() -> None:
             assert listed(found, row) == listed(wanted, 0)
 
 
+def test_own_pages_follow_the_engine_s_table() -> None:
+    """It exchanges a request's first pages for those of its tree, while the request runs."""
+    chance = random.Random(7)
+    torch.manual_seed(7)
+    request = Request(chance, 2)
+    slots = request.slots[None].clone()
+    tables = table(slots)
+    tables.write(Entry.of(0, 1, request.borrowed, CPU))
+    for run in request.borrowed:
+        slots[0, run.start : run.end] = 0
+    first = request.borrowed[0].start
+    slots[0, :first] = request.slots[:first] = 700 * PAGE_SIZE + torch.arange(first).int()
+    lengths = torch.tensor([WIDTH - 10], dtype=torch.int32)
+    found = tables.compose(slots, torch.tensor([0]), lengths)
+    assert listed(found, 0) == listed(tiles_from_spans([request.spans(WIDTH - 10)]), 0)
+
+
 def test_an_entry_that_ends_leaves_own_pages_alone() -> None:
     chance = random.Random(5)
     request = Request(chance, 2)

@@ -49,11 +49,11 @@ def _loan_tiles(  # type: ignore[no-untyped-def]
     bounds = tl.load(first + tile * 4 + 1, mask=lent & there, other=0)
     lo = bounds & 0xFFFF
     hi = tl.minimum(tl.where(lent, bounds >> 16, _PAGE), lo + keys - pos0)
-    slot = tl.load(
-        slots + sequence * slots_stride + place.to(tl.int64), mask=there & (tile >= base), other=0
-    )
-    page = tl.load(first + tile * 4, mask=lent & there, other=0)
-    page = tl.where(lent, page, (slot // _PAGE).to(tl.int32))
+    # Pages of others are stored; own ones are what the slot table says now.
+    page = tl.load(first + tile * 4, mask=lent & there, other=-1)
+    own = there & (page < 0)
+    slot = tl.load(slots + sequence * slots_stride + pos0.to(tl.int64), mask=own, other=0)
+    page = tl.where(own, (slot // _PAGE).to(tl.int32), page)
     delta = tl.load(first + tile * 4 + 2, mask=lent & there, other=0)
     out = tiles + (row.to(tl.int64) * capacity + tile) * 4
     tl.store(out, page, mask=there)

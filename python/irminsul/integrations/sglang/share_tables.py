@@ -4,8 +4,9 @@ Plain tensors in and out: must not import SGLang, nor know who lends or how long
 
 A request that borrows has an *entry*: the tiles of all its positions up to the end of what it last
 borrowed, made once when it is admitted and kept in one fixed buffer. Behind that end its own pages
-follow, one tile each, read from the engine's table in every step. Requests that borrow nothing
-have entry 0, which holds no tile, so one form serves all rows of a batch.
+follow, one tile each. Own pages are read from the engine's table in every step, those between
+borrowed ones too: the engine exchanges them when it finds the same text in its tree. Requests
+that borrow nothing have entry 0, which holds no tile, so one form serves all rows of a batch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from irminsul.rotation import RopeTable
 
 MOST_CUTS = 256
 """Most tiles of a request beyond one a page: each run borrowed at an offset costs one."""
+
+_OWN = -1  # in place of a page that the engine's table names
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,13 @@ def columns_of(borrowed: Sequence[Borrowed]) -> NDArray[np.int32]:
     Returns
     -------
     int32, [tiles, 4]
-        ``(number, lo | hi << 16, delta, pos0)``. Numbers below ``end / 64`` are the borrower's own
-        pages by position, those above count the pieces' pages in order.
+        ``(number, lo | hi << 16, delta, pos0)``. Numbers count the pieces' pages in order; the
+        borrower's own have `_OWN`.
     """
-    number = borrowed[-1].end // PAGE_SIZE
-    parts, position = [], 0
+    number, parts, position = 0, [], 0
     for run in borrowed:
         own = np.arange(position, run.start, PAGE_SIZE)
-        parts.append(_tiles(own // PAGE_SIZE, 0 * own, 0 * own + PAGE_SIZE, 0, own))
+        parts.append(_tiles(0 * own + _OWN, 0 * own, 0 * own + PAGE_SIZE, 0, own))
         for tiles in _borrowed_tiles(run, number):
             parts.append(tiles)
             number += len(tiles)
@@ -130,30 +132,30 @@ class Entry:
         Its entry; 0 when it borrows nothing any more.
     end : int
         Position behind the last borrowed one.
-    columns : Tensor, int32, [tiles, 4]
-        See `columns_of`.
-    pages : Tensor, int32, [n]
-        Pages of all pieces in order.
+    tiles : Tensor, int32, [tiles, 4]
+        As `TileTable` has them, but without the pages of own tiles.
     """
 
     row: int
     number: int
     end: int = 0
-    columns: Tensor | None = None
-    pages: Tensor | None = None
+    tiles: Tensor | None = None
 
     @classmethod
     def of(cls, row: int, number: int, borrowed: Sequence[Borrowed], device: torch.device) -> Entry:
         """Make the entry of a request that borrows `borrowed`."""
-        columns = torch.from_numpy(columns_of(borrowed))
+        tiles = torch.from_numpy(columns_of(borrowed))
         if device.type != "cpu":
-            columns = columns.pin_memory().to(device, non_blocking=True)
+            tiles = tiles.pin_memory().to(device, non_blocking=True)
         heads = torch.cat([piece.heads for run in borrowed for piece in run.pieces])
-        return cls(row, number, borrowed[-1].end, columns, (heads // PAGE_SIZE).to(torch.int32))
+        pages = (heads // PAGE_SIZE).to(torch.int32)
+        numbers = tiles[:, 0].long()
+        tiles[:, 0] = torch.where(numbers == _OWN, _OWN, pages[numbers])
+        return cls(row, number, borrowed[-1].end, tiles)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors that another stream will read."""
-        return tuple(tensor for tensor in (self.columns, self.pages) if tensor is not None)
+        return () if self.tiles is None else (self.tiles,)
 
 
 class LoanTables:
@@ -181,7 +183,6 @@ class LoanTables:
         self.rope = rope
         self.capacity = -(-slots.shape[1] // PAGE_SIZE) + MOST_CUTS
         shape = (entries + 1, self.capacity, 4)
-        self._slots = slots
         self._tiles = torch.zeros(shape, dtype=torch.int32, device=device)
         self._count = torch.zeros(entries + 1, dtype=torch.int32, device=device)
         self._end = torch.zeros(entries + 1, dtype=torch.int32, device=device)
@@ -190,13 +191,9 @@ class LoanTables:
 
     def write(self, entry: Entry) -> None:
         """Put `entry` in place on the current stream, behind all work that reads the old one."""
-        if entry.columns is not None and entry.pages is not None:
-            own = self._slots[entry.row, : entry.end : PAGE_SIZE] // PAGE_SIZE
-            known = torch.cat([own.to(torch.int32), entry.pages])
-            tiles = entry.columns.clone()
-            tiles[:, 0] = known[entry.columns[:, 0].long()]
-            self._tiles[entry.number, : len(tiles)] = tiles
-            self._count[entry.number] = len(tiles)
+        if entry.tiles is not None:
+            self._tiles[entry.number, : len(entry.tiles)] = entry.tiles
+            self._count[entry.number] = len(entry.tiles)
             self._end[entry.number] = entry.end
         self._entry_of[entry.row] = entry.number
 
@@ -232,13 +229,13 @@ class LoanTables:
         stored = self._tiles[entry, :most]
         ahead = index - self._count[entry, None]
         own, place = ahead >= 0, self._end[entry, None] + ahead * PAGE_SIZE
-        page = slots[sequences[:, None], place.clamp(0, width - 1).long()] // PAGE_SIZE
         pos0 = torch.where(own, place, stored[..., 3])
+        page = slots[sequences[:, None], pos0.clamp(0, width - 1).long()] // PAGE_SIZE
         lo = torch.where(own, 0, stored[..., 1] & 0xFFFF)
         full = torch.where(own, PAGE_SIZE, stored[..., 1] >> 16)
         hi = torch.minimum(full, lo + (lengths[:, None] - pos0).clamp(min=0))
         delta = torch.where(own, 0, stored[..., 2])
-        page = torch.where(own, page, stored[..., 0])
+        page = torch.where(own | (stored[..., 0] == _OWN), page, stored[..., 0])
         tiles = torch.stack([page, lo | hi << 16, delta, pos0], dim=2).to(torch.int32)
         # Positions ascend, so those below the length come first.
         count = (pos0 < lengths[:, None]).sum(1, dtype=torch.int32)

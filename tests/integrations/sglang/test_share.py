@@ -23,8 +23,8 @@ def test_random_sessions_read_what_they_should_and_leave_nothing_behind(version:
         assert not found["broken"], found
         assert found["fallback"] == {}, found
         assert found["borrowed"] > 5000, found
-        assert found["evicted"] > 5, found
-        assert min(found["ends"]) > 3, found
+        assert found["evicted"] > 3, found
+        assert min(found["ends"]) > 2, found
 
 
 @functools.cache

@@ -67,6 +67,8 @@ class Fuzz:
         self.tokens = torch.full((SIZE + PAGE_SIZE,), NOTHING)
         self.positions = torch.full((SIZE + PAGE_SIZE,), NOTHING)
         self.documents = [self.text(self.random.randint(300, 1100)) for _ in range(5)]
+        # New ones now and then: two requests of one batch may both compute the same one.
+        self.headers = [self.text(150), self.text(90)]
         self.running: list[Any] = []
         self.told: list[list[int]] = []
         self.facts = {
@@ -82,7 +84,9 @@ class Fuzz:
         if self.told and self.random.random() < 0.3:
             self.facts["next_turns"] += 1
             return self.random.choice(self.told) + self.text(self.random.randint(3, 90))
-        parts = self.text(self.random.randint(0, 200))
+        common = self.random.random() < 0.6
+        parts = list(self.random.choice(self.headers)) if common else []
+        parts += self.text(self.random.randint(0, 200))
         for _ in range(self.random.randint(1, 2)):
             parts += self.random.choice(self.documents) + self.text(self.random.randint(1, 90))
         return parts
@@ -90,6 +94,16 @@ class Fuzz:
     # One request, as the scheduler treats it.
 
     def begin(self) -> None:
+        """One batch: all of it is matched and runs before any of it is published."""
+        if self.random.random() < 0.5:
+            self.headers[self.random.randrange(2)] = self.text(self.random.randint(70, 200))
+        batch = [self.admit() for _ in range(self.random.randint(1, 2))]
+        for request in batch:
+            if request is not None:
+                self.publish(request, self.length(request))
+                self.running.append(request)
+
+    def admit(self) -> Any:
         ids = array("q", self.prompt()[: WIDTH - 600])
         request = Req("r", "", array("q", ids), SamplingParams(max_new_tokens=4))
         request.full_untruncated_fill_ids = array("q", ids)
@@ -97,8 +111,7 @@ class Fuzz:
         end = len(ids)
         if end - prefix > 300 and self.random.random() < 0.4:
             end = self.random.randint(prefix + 100, end)
-        if self.prefill(request, prefix, end):
-            self.running.append(request)
+        return request if self.prefill(request, prefix, end) else None
 
     def match(self, request: Any, ids: array[int]) -> int:
         key = RadixKey(ids[: len(ids) - 1], None)
@@ -115,7 +128,7 @@ class Fuzz:
         return len(found.device_indices)
 
     def prefill(self, request: Any, start: int, end: int) -> bool:
-        """One round of a prompt: slots, spans, what is moved and computed, insertion."""
+        """One round of a prompt: slots, spans, what is moved and computed."""
         ids = request.full_untruncated_fill_ids
         whole = Window(request, start, len(ids))
         namespace = self.cache.lookup_namespace(request)
@@ -139,7 +152,6 @@ class Fuzz:
         self.sharing.flush()
         self.facts["most_borrowed"] = max(self.facts["most_borrowed"], self.sharing.tokens)
         self.facts["rounds"] += 1
-        self.publish(request, end)
         return True
 
     def row_slots(self, request: Any, length: int) -> torch.Tensor:
@@ -224,9 +236,10 @@ class Fuzz:
         done = self.length(request)
         prompt = len(request.origin_input_ids)
         if done < prompt:
-            if not self.prefill(
-                request, done, self.random.choice([prompt, min(prompt, done + 70)])
-            ):
+            end = self.random.choice([prompt, min(prompt, done + 70)])
+            if self.prefill(request, done, end):
+                self.publish(request, end)
+            else:
                 self.running.remove(request)
             return
         for _ in range(self.random.randint(1, 90)):
@@ -322,7 +335,7 @@ class Fuzz:
     def run(self, steps: int) -> dict[str, Any]:
         for _ in range(steps):
             choice = self.random.random()
-            if len(self.running) < REQUESTS - 1 and choice < 0.45:
+            if len(self.running) < REQUESTS - 2 and choice < 0.45:
                 self.begin()
             elif self.running and choice < 0.75:
                 self.go_on(self.random.choice(self.running))

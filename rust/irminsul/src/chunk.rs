@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;
-use crate::scan::{Candidates, Room, Scanner, Sizes};
+use crate::scan::{Candidates, Scanner};
 use crate::simd::{self, Looks};
+use crate::sizes::{Room, Sizes};
 
 /// Why a chunk ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

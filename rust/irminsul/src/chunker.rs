@@ -10,7 +10,7 @@ use crate::simd::hash_chunks;
 
 /// Tokens that are taken in before they are scanned: blocks enough for looks at one beside the scan of the
 /// next, and few enough for the second-level cache.
-const BLOCK: usize = 4 * crate::scan::BLOCK;
+const BLOCK: usize = 2 * crate::scan::BLOCK;
 
 /// Chunks a sequence piece by piece; the result does not depend on the pieces.
 ///

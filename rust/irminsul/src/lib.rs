@@ -19,6 +19,7 @@ mod registry;
 mod scan;
 #[allow(unsafe_code)]
 mod simd;
+mod sizes;
 mod window;
 
 pub use chunk::{Chunk, Chunks, Cut, Cutter, chunk, chunk_bounds};

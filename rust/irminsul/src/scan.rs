@@ -3,7 +3,6 @@
 //! Knows nothing of fingerprints. Finding small hashes does not depend on earlier cuts, so it can
 //! run over many places at once; the sizes are applied to the few places found, in a second pass.
 
-use crate::chunk::Cut;
 use crate::gear::{MARKER_THRESHOLD, WINDOW, roll};
 use crate::params::ChunkParams;
 use crate::simd::{AHEAD, Block, Looks, Rare, scan_block};
@@ -21,7 +20,7 @@ const MIN_BLOCK: usize = 256;
 
 /// Words of a block: one before its first token, 63 tokens that do not fill a step of the vector
 /// scans, and those that a search may read behind the last.
-const WORDS: usize = 1 + BLOCK / 64 + 1 + AHEAD;
+pub(crate) const WORDS: usize = 1 + BLOCK / 64 + 1 + AHEAD;
 
 /// One bit for each token of a block, the lowest first.
 #[derive(Debug)]
@@ -73,6 +72,16 @@ impl Candidates {
         self.scanned
     }
 
+    /// The bits of content candidates.
+    pub(crate) fn bits(&self) -> &[u64] {
+        &self.content.0
+    }
+
+    /// Whether there are markers.
+    pub(crate) fn marked(&self) -> bool {
+        !self.markers.is_empty()
+    }
+
     /// Fills the word before a block, of which only the last bit may be set.
     fn open(&mut self, small: bool, marker: bool) {
         self.content.0[0] = u64::from(small) << 63;
@@ -91,12 +100,12 @@ impl Candidates {
 
     /// The first content candidate in `[from, to)`.
     #[inline]
-    fn content(&self, from: usize, to: usize) -> Option<usize> {
+    pub(crate) fn content(&self, from: usize, to: usize) -> Option<usize> {
         self.find(&self.content.0, from, to)
     }
 
     /// The first marker in `[from, to)`.
-    fn marker(&self, from: usize, to: usize) -> Option<usize> {
+    pub(crate) fn marker(&self, from: usize, to: usize) -> Option<usize> {
         self.find(&self.markers, from, to)
     }
 
@@ -229,82 +238,5 @@ impl Scanner {
             self.scanned += tokens.len();
         }
         self.hash = Some(hash);
-    }
-}
-
-/// Room for the cuts of a block, of shortest chunks.
-#[derive(Debug)]
-pub(crate) struct Room([u32; WORDS + 1]);
-
-impl Room {
-    pub(crate) fn new() -> Self {
-        Self([0; _])
-    }
-}
-
-/// The second pass: chunk sizes applied to candidates. Equals [`crate::chunk::Cutter`].
-#[derive(Debug)]
-pub(crate) struct Sizes {
-    min: usize,
-    max: usize,
-    last_cut: usize,
-    last_marker: usize,
-}
-
-impl Sizes {
-    /// Goes on after the last cut and the last marker cut (or the start of the text).
-    pub(crate) fn new(params: &ChunkParams, last_cut: usize, last_marker: usize) -> Self {
-        Self {
-            min: params.min() as usize,
-            max: params.max() as usize,
-            last_cut,
-            last_marker,
-        }
-    }
-
-    /// Looks for the cuts of a block, if there are no markers in it.
-    pub(crate) fn looks<'a>(&self, found: &'a Candidates, cuts: &'a mut Room) -> Option<Looks<'a>> {
-        let known = found.scanned - found.base;
-        let longest = (self.last_cut + self.max).checked_sub(found.base)?;
-        let sizes = [self.min, self.max];
-        (found.markers.is_empty())
-            .then(|| Looks::new(&found.content.0, known, sizes, longest, &mut cuts.0))
-    }
-
-    /// Emits the cuts that looks found, which began at token `base`, as the index after the last token.
-    pub(crate) fn take(&mut self, looks: Looks<'_>, base: usize, mut emit: impl FnMut(usize, Cut)) {
-        let (cuts, longest) = looks.finish();
-        for &cut in cuts {
-            emit(base + cut as usize, Cut::Content);
-        }
-        self.last_cut = base + longest - self.max;
-    }
-
-    /// Emits the cuts that what was scanned so far decides, one after the other, markers included.
-    pub(crate) fn advance(&mut self, found: &Candidates, mut emit: impl FnMut(usize, Cut)) {
-        loop {
-            let longest = self.last_cut + self.max;
-            let content = found.content(self.last_cut + self.min - 1, longest);
-            let end = content.map_or(longest, |index| index + 1);
-            if let Some(marker) = self.marker(found, end) {
-                (self.last_cut, self.last_marker) = (marker, marker);
-                emit(marker, Cut::Marker);
-            } else if end <= found.scanned {
-                self.last_cut = end;
-                emit(end, Cut::Content);
-            } else {
-                return;
-            }
-        }
-    }
-
-    /// The next marker cut at or before `limit`.
-    #[inline]
-    fn marker(&self, found: &Candidates, limit: usize) -> Option<usize> {
-        if found.markers.is_empty() {
-            return None;
-        }
-        let from = self.last_cut.max(self.last_marker + WINDOW - 1);
-        found.marker(from, limit).map(|index| index + 1)
     }
 }

@@ -27,6 +27,7 @@ mod prepare;
 mod queue;
 #[allow(unsafe_code)]
 mod raw;
+mod shared;
 mod spread;
 mod state;
 mod table;
@@ -37,8 +38,7 @@ mod version;
 mod view;
 pub(crate) mod walk;
 
-use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use crate::error::{Error, Result, check};
 use crate::matching::{Prompt, find_spans};
@@ -53,6 +53,7 @@ use fork::Change;
 pub(crate) use node::NodeCell;
 use prepare::Prepared;
 use raw::{AtomicU64, Ordering};
+pub(crate) use shared::Shared;
 use state::State;
 pub(crate) use tenants::Tenant;
 pub(crate) use version::{Place, RunId};
@@ -67,52 +68,6 @@ pub(crate) struct RegistryConfig {
     pub(crate) params: ChunkParams,
     pub(crate) policy: Policy,
     pub(crate) fingerprint_bits: u32,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    config: RegistryConfig,
-    state: Mutex<State>,
-    pub(crate) core: Arc<Core>,
-    lookups: AtomicU64,
-    reused_tokens: AtomicU64,
-    computed_tokens: AtomicU64,
-}
-
-impl Shared {
-    // A panic while the lock was held is a bug, but not a reason to take the host down with further panics.
-    fn writer(&self) -> Writer<'_> {
-        let change = Change::begin();
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Writer {
-            state,
-            _change: change,
-        }
-    }
-
-    pub(crate) fn policy(&self) -> &Policy {
-        &self.config.policy
-    }
-}
-
-/// The writer's turn. Fields are dropped in order: the lock is free again before the change is over.
-struct Writer<'a> {
-    state: MutexGuard<'a, State>,
-    _change: Change,
-}
-
-impl Deref for Writer<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Writer<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
 }
 
 /// Recorded tokens, found again at any position. Clones share their contents; every method may be called from any

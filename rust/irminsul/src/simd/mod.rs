@@ -16,6 +16,8 @@ mod looks;
 #[cfg(target_arch = "x86_64")]
 mod sampled_avx2;
 #[cfg(target_arch = "x86_64")]
+mod steps_avx2;
+#[cfg(target_arch = "x86_64")]
 mod streams;
 #[cfg(test)]
 mod tests;

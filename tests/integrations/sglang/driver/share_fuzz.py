@@ -67,8 +67,6 @@ class Fuzz:
         self.tokens = torch.full((SIZE + PAGE_SIZE,), NOTHING)
         self.positions = torch.full((SIZE + PAGE_SIZE,), NOTHING)
         self.documents = [self.text(self.random.randint(300, 1100)) for _ in range(5)]
-        # New ones now and then: two requests of one batch may both compute the same one.
-        self.headers = [self.text(150), self.text(90)]
         self.running: list[Any] = []
         self.told: list[list[int]] = []
         self.facts = {
@@ -79,14 +77,12 @@ class Fuzz:
     def text(self, length: int) -> list[int]:
         return [self.random.randrange(2, 4096) for _ in range(length)]
 
-    def prompt(self) -> list[int]:
+    def prompt(self, header: list[int]) -> list[int]:
         """A new session, or the next turn of one that has ended."""
         if self.told and self.random.random() < 0.3:
             self.facts["next_turns"] += 1
             return self.random.choice(self.told) + self.text(self.random.randint(3, 90))
-        common = self.random.random() < 0.6
-        parts = list(self.random.choice(self.headers)) if common else []
-        parts += self.text(self.random.randint(0, 200))
+        parts = header + self.text(self.random.randint(0, 200))
         for _ in range(self.random.randint(1, 2)):
             parts += self.random.choice(self.documents) + self.text(self.random.randint(1, 90))
         return parts
@@ -94,17 +90,19 @@ class Fuzz:
     # One request, as the scheduler treats it.
 
     def begin(self) -> None:
-        """One batch: all of it is matched and runs before any of it is published."""
-        if self.random.random() < 0.5:
-            self.headers[self.random.randrange(2)] = self.text(self.random.randint(70, 200))
-        batch = [self.admit() for _ in range(self.random.randint(1, 2))]
+        """One batch: all of it is matched and runs before any of it is published.
+
+        Two requests of one batch may both compute the same new header, of which the tree keeps one.
+        """
+        header = self.text(self.random.randint(70, 200)) if self.random.random() < 0.6 else []
+        batch = [self.admit(header) for _ in range(self.random.randint(1, 2))]
         for request in batch:
             if request is not None:
                 self.publish(request, self.length(request))
                 self.running.append(request)
 
-    def admit(self) -> Any:
-        ids = array("q", self.prompt()[: WIDTH - 600])
+    def admit(self, header: list[int]) -> Any:
+        ids = array("q", self.prompt(header)[: WIDTH - 600])
         request = Req("r", "", array("q", ids), SamplingParams(max_new_tokens=4))
         request.full_untruncated_fill_ids = array("q", ids)
         prefix = self.match(request, ids)

@@ -109,6 +109,19 @@ def test_requests_with_more_than_tokens_are_not_cut(field: str) -> None:
     assert heads.split(whole, 64) == []
 
 
+def test_a_failure_leaves_the_batch_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = batch([600], [0])
+    before = dict(vars(whole))
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(heads, "to_device", refuse)
+    with pytest.raises(RuntimeError):
+        heads.split(whole, 64)
+    assert vars(whole) == before
+
+
 def test_a_head_is_a_batch_of_one_request() -> None:
     whole = batch([10, 200], [5, 40])
     whole.irm_heads = heads.split(whole, 64)

@@ -65,9 +65,10 @@ def split(batch: Any, budget: int | None) -> list[Head]:
         tails.append(torch.arange(base + length - tail, base + length))
         base += length
     index = torch.cat(tails)
-    chosen = ids[index]
-    batch.prefill_input_ids_cpu = chosen.pin_memory() if ids.is_pinned() else chosen
-    batch.out_cache_loc = slots[to_device(index, slots.device)]
+    inputs = ids[index].pin_memory() if ids.is_pinned() else ids[index]
+    left = slots[to_device(index, slots.device)]
+    # All that may fail is done: the batch changes as a whole or not at all.
+    batch.prefill_input_ids_cpu, batch.out_cache_loc = inputs, left
     batch.extend_num_tokens = len(index)
     batch.prefix_lens = [
         prefix + length - tail

@@ -112,7 +112,13 @@ class Hooks:
 
     def _split(self, batch: Any) -> None:
         """Keep a batch within memory that was to move rows and has to compute them after all."""
-        batch.irm_heads = heads.split(batch, self._limits.forward_tokens or None)
+        try:
+            batch.irm_heads = heads.split(batch, self._limits.forward_tokens or None)
+        except Exception:
+            # Other ranks run in parts now and would wait for this one in their first forward.
+            if self._agreement.ranks > 1:
+                raise
+            self._metrics.fallback("planner", "a long batch could not be cut; it runs in one")
         self._metrics.add("split_batches", bool(batch.irm_heads))
 
     def _agreed(self, windows: list[Window]) -> bool:

@@ -55,6 +55,8 @@ uint32_t irm_struct_size(int32_t which) {
       return sizeof(IrmMlaPlanParams);
     case IRM_STRUCT_MLA_ATTENTION_PARAMS:
       return sizeof(IrmMlaAttentionParams);
+    case IRM_STRUCT_MLA_WIDEN_PARAMS:
+      return sizeof(IrmMlaWidenParams);
     default:
       return 0;
   }
@@ -108,6 +110,10 @@ int32_t irm_mla_attention(const IrmMlaAttentionParams* params) {
 
 int32_t irm_mla_fp8_attention(const IrmMlaAttentionParams* params) {
   return forward(params, irminsul::mla::fp8::launch_attention);
+}
+
+int32_t irm_mla_fp8_widen(const IrmMlaWidenParams* params) {
+  return forward(params, irminsul::mla::fp8::launch_widen);
 }
 
 }  // extern "C"

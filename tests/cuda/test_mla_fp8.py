@@ -158,6 +158,15 @@ def test_scores_of_any_size(heads, factor):
     assert_accurate(with_larger_scores(batch, factor))
 
 
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize(("heads", "q_len"), [(128, 4), (16, 300), (20, 26)])
+def test_many_query_rows_attend_to_widened_keys(heads, q_len, interleaved):
+    rows = [Row(q_len, 900), Row(1, 70), Row(q_len, 1), Row(0, 5)]
+    batch = fp8_batch(heads, rows, cut=True, deltas=True, interleaved=interleaved)
+    plain = replace(batch, cache=dequantize_rows(batch.cache, torch.bfloat16))
+    assert_same_bits(run(batch), run(plain))
+
+
 @pytest.mark.parametrize("heads", [16, 128])
 def test_it_is_close_to_the_bf16_kernel_on_the_same_numbers(heads):
     batch = fp8_batch(heads, [Row(2, 3000), Row(2, 64)], cut=True, deltas=True)

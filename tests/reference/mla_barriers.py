@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-PAIRS, ROPES, TILE_PAIRS, QUERY_PAIRS = 10, 2, 4, 2
+PAIRS, ROPES, TILE_PAIRS = 10, 2, 4
 
 Step = tuple[str, object, object]  # ("wait", barrier, parity) or ("sleep", seconds, None)
 Agent = Generator[Step, None, None]
@@ -70,25 +70,29 @@ class Ring:
 
 @dataclass
 class Cta:
-    """Shared memory of one CTA: what lies in it, and its barriers."""
+    """Shared memory of one CTA: what lies in it, and its barriers. `ps`: buffers of P."""
 
-    cluster: int
-    pairs: list[list[object]] = field(default_factory=lambda: [[None, None] for _ in range(PAIRS)])
+    ps: int
+
+    pairs: list[object] = field(default_factory=lambda: [None] * PAIRS)
     tiles: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)] * ROPES)
     item: int = -1
     queries: int = -1
-    p: dict[int, tuple[int, int]] = field(default_factory=dict)
+    p: list[dict[int, object]] = field(init=False)
     sums: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shared = 4 * self.cluster
+        self.p = [{} for _ in range(self.ps)]
         self.pair_full = [Barrier(1) for _ in range(PAIRS)]
-        self.pair_empty = [Barrier(shared) for _ in range(PAIRS)]
+        self.pair_empty = [Barrier(4) for _ in range(PAIRS)]
         self.rope_full = [Barrier(1) for _ in range(ROPES)]
         self.rope_ready = [Barrier(2) for _ in range(ROPES)]
-        self.rope_empty = [Barrier(shared) for _ in range(ROPES)]
+        self.rope_empty = [Barrier(4) for _ in range(ROPES)]
         self.tile_full = [Barrier(4) for _ in range(ROPES)]
-        self.p_full, self.p_empty = Barrier(4), Barrier(8)
+        self.tile_clean = [Barrier(2) for _ in range(ROPES)]
+        self.p_full = [Barrier(4) for _ in range(self.ps)]
+        self.p_empty = [Barrier(8) for _ in range(self.ps)]
+        self.left_begun = [Barrier(4) for _ in range(self.ps)]
         self.q_full, self.q_empty = Barrier(1), Barrier(12)
         self.sums_full, self.sums_empty = Barrier(4), Barrier(8)
 
@@ -100,25 +104,32 @@ def expect(found: object, wanted: object, who: str) -> None:
 
 
 class Model:
-    """One worker: `cluster` CTAs that walk through units of so many tiles each.
+    """One CTA that walks through units of so many tiles each.
 
-    `early_queries` is a mutant: the slots of Q are given back while they are still being read.
+    `late`: P is handed over when half of the next S has been issued, as where CTAs share keys.
+    Mutants: with `helper_waits` the helper warps follow the pairs' own barriers, and are lapped;
+    with `early_queries` the slots of Q are given back while the registers are still being loaded;
+    with `no_p_wait` P is written whoever still reads its buffer.
     """
 
     def __init__(
         self,
         seed: int,
-        cluster: int,
         units: list[int],
         *,
+        late: bool = False,
+        helper_waits: bool = False,
         early_queries: bool = False,
+        no_p_wait: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.speed = self.random.choice([0.3, 1.0, 3.0])
-        self.units, self.early_queries = units, early_queries
-        self.ctas = [Cta(cluster) for _ in range(cluster)]
-        self.now, self.order = 0.0, 0
-        self.events: list[tuple[float, int, Callable[[], object]]] = []
+        self.units, self.late = units, late
+        self.helper_waits, self.early_queries = helper_waits, early_queries
+        self.no_p_wait = no_p_wait
+        self.cta = Cta(ps=2 if late else 1)
+        self.query_pairs = 3 if late else 2
+        self.now, self.events, self.order = 0.0, [], 0
 
     def delay(self, mean: float) -> float:
         """Draw a random time."""
@@ -129,173 +140,179 @@ class Model:
         self.order += 1
         heapq.heappush(self.events, (self.now + delay, self.order, event))
 
-    def copy(
-        self, ctas: list[Cta], full: str, slot: int | None, put: Callable[[Cta], object]
-    ) -> None:
-        """Start one TMA copy: it lands in each CTA at a time of its own."""
+    def copy(self, barrier: Barrier, put: Callable[[], object]) -> None:
+        """Start one TMA copy: it lands, and says so, after a while."""
 
-        def land(cta: Cta) -> None:
-            put(cta)
-            barrier = getattr(cta, full)
-            (barrier if slot is None else barrier[slot]).land(1)
+        def land() -> None:
+            put()
+            barrier.land(1)
 
-        base = 0.5 + self.random.random() + self.delay(0.5)
-        for cta in ctas:
-            self.later(base * (0.9 + 0.2 * self.random.random()), partial(land, cta))
-
-    def release(self, empty: str, slot: int) -> None:
-        """Arrive at the same barrier of every CTA."""
-        for cta in self.ctas:
-            barrier = getattr(cta, empty)[slot]
-            self.later(0.2 * self.random.random(), barrier.arrive)
+        self.later(0.5 + self.random.random() + self.delay(0.5), land)
 
     # ---- helpers
 
-    def key_warp(self, cta: Cta, rank: int) -> Agent:
-        """Load queries of each unit and its tiles through the ring of pairs."""
+    def key_warp(self) -> Agent:
+        """Load queries of each unit and its tiles; k_r slabs too unless P is handed over late."""
         pairs, ropes = Ring(PAIRS), Ring(ROPES)
-        halves = [0, 1] if len(self.ctas) == 1 else [rank]
         for unit, count in enumerate(self.units):
-            if count == 0:
-                continue
-            for pair in range(QUERY_PAIRS):
-                yield from self._load([cta], cta, pairs, [0, 1], ("Q", unit, pair))
+            for pair in range(self.query_pairs if count else 0):
+                yield from self._load_pair(pairs, ("Q", unit, pair))
             for tile in range(count):
-                yield "wait", cta.rope_empty[ropes.slot], ropes.phase ^ 1
-                cta.tiles[ropes.slot] = (unit, tile)
-                cta.rope_full[ropes.slot].arrive(len(self.ctas))
-                self.copy(self.ctas, "rope_full", ropes.slot, lambda _: None)
-                ropes.advance()
+                if not self.late:
+                    yield from self._load_rope(ropes, unit, tile)
                 for pair in range(TILE_PAIRS):
-                    wanted = ("K", unit, tile, pair)
-                    yield from self._load(self.ctas, cta, pairs, halves, wanted)
+                    yield from self._load_pair(pairs, ("K", unit, tile, pair))
 
-    def _load(
-        self, ctas: list[Cta], cta: Cta, ring: Ring, halves: list[int], tag: object
-    ) -> Iterator[Step]:
-        slot = ring.slot
+    def _load_rope(self, ropes: Ring, unit: int, tile: int) -> Iterator[Step]:
+        cta = self.cta
+        yield "wait", cta.rope_empty[ropes.slot], ropes.phase ^ 1
+        cta.tiles[ropes.slot] = (unit, tile)
+        cta.rope_full[ropes.slot].arrive(1)
+        self.copy(cta.rope_full[ropes.slot], lambda: None)
+        ropes.advance()
+
+    def _load_pair(self, ring: Ring, tag: object) -> Iterator[Step]:
+        cta, slot = self.cta, ring.slot
         yield "wait", cta.pair_empty[slot], ring.phase ^ 1
-        cta.pair_full[slot].arrive(2)
-        for half in halves:
-
-            def put(target: Cta, half: int = half) -> None:
-                target.pairs[slot][half] = tag
-
-            self.copy(ctas, "pair_full", slot, put)
+        cta.pair_full[slot].arrive(1)
+        self.copy(cta.pair_full[slot], partial(cta.pairs.__setitem__, slot, tag))
         ring.advance()
 
-    def query_warp(self, cta: Cta) -> Agent:
-        """Load the resident slabs of Q and describe each unit."""
+    def query_warp(self) -> Agent:
+        """Describe each unit, load the resident slabs of Q and, for a late P, its k_r slabs."""
+        cta, ropes = self.cta, Ring(ROPES)
         for unit, count in enumerate(self.units):
             yield "wait", cta.q_empty, (unit & 1) ^ 1
             cta.item, cta.queries = unit, -1
             cta.q_full.arrive(1 if count else 0)
             if count:
-                self.copy(
-                    [cta], "q_full", None, partial(lambda u, c: setattr(c, "queries", u), unit)
-                )
+                self.copy(cta.q_full, partial(setattr, cta, "queries", unit))
+            for tile in range(count if self.late else 0):
+                yield from self._load_rope(ropes, unit, tile)
 
-    def helper_warp(self, cta: Cta) -> Agent:
-        """Turn k_r and zero the rows that a tile does not own."""
-        pairs, ropes = Ring(PAIRS), Ring(ROPES)
+    def helper_warp(self) -> Agent:
+        """Turn k_r and zero the rows that a tile does not own, signalled apart for a late P."""
+        cta, pairs, ropes = self.cta, Ring(PAIRS), Ring(ROPES)
         for _ in range(sum(self.units)):
             yield "wait", cta.rope_full[ropes.slot], ropes.phase
             unit, tile = cta.tiles[ropes.slot]
-            cut = random.Random(1000 * unit + tile).random() < 0.6
-            if tile == 0:
-                pairs.advance(QUERY_PAIRS)
-            if cut:
-                yield "wait", cta.tile_full[ropes.slot], ropes.phase
-            for pair in range(TILE_PAIRS):
-                if cut:
-                    expect(cta.pairs[pairs.slot], [("K", unit, tile, pair)] * 2, "helper")
+            for _ in range(self.query_pairs if tile == 0 else 0):
+                if self.helper_waits:
+                    yield "wait", cta.pair_full[pairs.slot], pairs.phase
                 pairs.advance()
             yield "sleep", self.delay(0.2), None
+            if not self.late:
+                yield from self._clean(pairs, ropes, unit, tile)
             cta.rope_ready[ropes.slot].arrive()
+            if self.late:
+                yield from self._clean(pairs, ropes, unit, tile)
+                cta.tile_clean[ropes.slot].arrive()
             ropes.advance()
+
+    def _clean(self, pairs: Ring, ropes: Ring, unit: int, tile: int) -> Iterator[Step]:
+        cut = random.Random(1000 * unit + tile).random() < 0.6
+        if cut and not self.helper_waits:
+            yield "wait", self.cta.tile_full[ropes.slot], ropes.phase
+        for pair in range(TILE_PAIRS):
+            if self.helper_waits:
+                yield "wait", self.cta.pair_full[pairs.slot], pairs.phase
+            if cut:
+                expect(self.cta.pairs[pairs.slot], ("K", unit, tile, pair), "helper")
+            pairs.advance()
+        yield "sleep", self.delay(0.2 if cut else 0.01), None
 
     # ---- scores and output
 
-    def scores_warp(self, cta: Cta, warp: int) -> Agent:
+    def scores_warp(self, warp: int) -> Agent:
         """Take Q into registers, then one S and one P per tile."""
-        pairs, ropes, p_phase = Ring(PAIRS), Ring(ROPES), 0
+        cta, pairs, ropes, ps = self.cta, Ring(PAIRS), Ring(ROPES), Ring(self.cta.ps)
         for unit, count in enumerate(self.units):
             yield "wait", cta.q_full, unit & 1
-            queries: list[tuple[int, object]] = []
-            for pair in range(QUERY_PAIRS if count else 0):
+            queries = []
+            for pair in range(self.query_pairs if count else 0):
                 yield "wait", cta.pair_full[pairs.slot], pairs.phase
                 queries.append((pairs.slot, ("Q", unit, pair)))
                 pairs.advance()
-            if self.early_queries:
-                self._release_queries(queries)
             for tile in range(count):
-                yield from self._score(cta, unit, tile, pairs, ropes, queries)
-                queries = []
-                yield "wait", cta.p_empty, p_phase ^ 1
-                p_phase ^= 1
-                cta.p[warp] = (unit, tile)
-                cta.p_full.arrive()
+                if tile and not self.late:
+                    self._hand_over(ps)
+                for pair in range(TILE_PAIRS):
+                    if pair == 2 and self.late:
+                        yield "wait", cta.rope_ready[ropes.slot], ropes.phase
+                        if tile:
+                            self._hand_over(ps)
+                    yield "wait", cta.pair_full[pairs.slot], pairs.phase
+                    pairs.advance()
+                    if pair == 0 and tile == 0:
+                        yield from self._read_queries(queries)
+                yield from self._finish_scores(unit, tile, pairs, ropes)
+                if not self.no_p_wait:
+                    yield "wait", cta.p_empty[ps.slot], ps.phase ^ 1
+                cta.p[ps.slot][warp] = (unit, tile)
+            if count:
+                self._hand_over(ps)
             expect(cta.item, unit, "scores")
             cta.q_empty.arrive()
             yield "wait", cta.sums_empty, (unit & 1) ^ 1
             cta.sums[warp] = unit
             cta.sums_full.arrive()
 
-    def _release_queries(self, queries: list[tuple[int, object]]) -> None:
-        for slot, _ in queries:
-            self.release("pair_empty", slot)
+    def _read_queries(self, queries: list[tuple[int, object]]) -> Iterator[Step]:
+        """Wait until the loads of Q are done; only then its slots may be given back."""
+        for slot, _ in queries if self.early_queries else []:
+            self.cta.pair_empty[slot].arrive()
+        yield "sleep", self.delay(0.3), None
+        for slot, wanted in queries:
+            expect(self.cta.pairs[slot], wanted, "scores")
+            if not self.early_queries:
+                self.cta.pair_empty[slot].arrive()
 
-    def _score(
-        self,
-        cta: Cta,
-        unit: int,
-        tile: int,
-        pairs: Ring,
-        ropes: Ring,
-        queries: list[tuple[int, object]],
-    ) -> Iterator[Step]:
-        slots = []
-        for pair in range(TILE_PAIRS):
-            yield "wait", cta.pair_full[pairs.slot], pairs.phase
-            slots.append((pairs.slot, ("K", unit, tile, pair)))
-            pairs.advance()
-            if pair == 0 and queries:  # the products wait for the loads of Q, arrivals do not
-                yield "sleep", self.delay(0.3), None
-                for slot, wanted in queries:
-                    expect(cta.pairs[slot], [wanted] * 2, "scores")
+    def _hand_over(self, ps: Ring) -> None:
+        self.cta.p_full[ps.slot].arrive()
+        ps.advance()
+
+    def _finish_scores(self, unit: int, tile: int, pairs: Ring, ropes: Ring) -> Iterator[Step]:
+        cta = self.cta
         cta.tile_full[ropes.slot].arrive()
-        yield "wait", cta.rope_ready[ropes.slot], ropes.phase
-        if not self.early_queries:
-            self._release_queries(queries)
+        if not self.late:
+            yield "wait", cta.rope_ready[ropes.slot], ropes.phase
         yield "sleep", 0.7 + self.delay(0.4), None
-        for slot, wanted in slots:
-            expect(cta.pairs[slot], [wanted] * 2, "scores")
+        for pair in range(TILE_PAIRS):
+            slot = (pairs.slot + pair - TILE_PAIRS) % PAIRS
+            expect(cta.pairs[slot], ("K", unit, tile, pair), "scores")
         expect(cta.queries, unit, "scores")
-        self.release("rope_empty", ropes.slot)
+        if self.late:
+            yield "wait", cta.tile_clean[ropes.slot], ropes.phase
+        expect(cta.tiles[ropes.slot], (unit, tile), "scores")
+        cta.rope_empty[ropes.slot].arrive()
         ropes.advance()
         yield "sleep", 0.3 + self.delay(0.1), None
 
-    def output_warp(self, cta: Cta, half: int, warp: int) -> Agent:
+    def output_warp(self, half: int, warp: int) -> Agent:
         """Multiply P with two pairs of every tile and give each pair back."""
-        pairs, p_phase = Ring(PAIRS), 0
+        cta, pairs, ps = self.cta, Ring(PAIRS), Ring(self.cta.ps)
         pairs.advance(2 * half)
         for unit, count in enumerate(self.units):
             yield "wait", cta.q_full, unit & 1
             expect(cta.item, unit, "output")
             cta.q_empty.arrive()
             if count:
-                pairs.advance(QUERY_PAIRS)
+                pairs.advance(self.query_pairs)
             for tile in range(count):
-                yield "wait", cta.p_full, p_phase
-                p_phase ^= 1
-                expect(cta.p[warp], (unit, tile), "output")
+                yield "wait", cta.p_full[ps.slot], ps.phase
+                if self.late and half == 1:
+                    yield "wait", cta.left_begun[ps.slot], ps.phase
+                expect(cta.p[ps.slot][warp], (unit, tile), "output")
+                if self.late and half == 0:
+                    cta.left_begun[ps.slot].arrive()
                 for pair in (2 * half, 2 * half + 1):
                     yield "sleep", 0.3 + self.delay(0.1), None
-                    expect(cta.pairs[pairs.slot], [("K", unit, tile, pair)] * 2, "output")
-                    self.release("pair_empty", pairs.slot)
+                    expect(cta.pairs[pairs.slot], ("K", unit, tile, pair), "output")
+                    cta.pair_empty[pairs.slot].arrive()
                     pairs.advance()
-                expect(cta.p[warp], (unit, tile), "output")
-                cta.p_empty.arrive()
+                expect(cta.p[ps.slot][warp], (unit, tile), "output")
+                cta.p_empty[ps.slot].arrive()
+                ps.advance()
                 pairs.advance(TILE_PAIRS - 2)
             yield "wait", cta.sums_full, unit & 1
             expect(cta.sums[warp], unit, "output")
@@ -305,13 +322,11 @@ class Model:
     # ---- time
 
     def agents(self) -> list[Agent]:
-        """All warps of all CTAs."""
-        warps: list[Agent] = []
-        for rank, cta in enumerate(self.ctas):
-            warps += [self.key_warp(cta, rank), self.query_warp(cta)]
-            warps += [self.helper_warp(cta) for _ in range(2)]
-            warps += [self.scores_warp(cta, warp) for warp in range(4)]
-            warps += [self.output_warp(cta, h, warp) for h in range(2) for warp in range(4)]
+        """All warps of the CTA."""
+        warps: list[Agent] = [self.key_warp(), self.query_warp()]
+        warps += [self.helper_warp() for _ in range(2)]
+        warps += [self.scores_warp(warp) for warp in range(4)]
+        warps += [self.output_warp(half, warp) for half in range(2) for warp in range(4)]
         return warps
 
     def run(self) -> None:

@@ -49,7 +49,8 @@ typedef enum IrmStruct {
   IRM_STRUCT_MLA_TILE = 2,
   IRM_STRUCT_MLA_TILES_PARAMS = 3,
   IRM_STRUCT_MLA_PLAN_PARAMS = 4,
-  IRM_STRUCT_MLA_ATTENTION_PARAMS = 5
+  IRM_STRUCT_MLA_ATTENTION_PARAMS = 5,
+  IRM_STRUCT_MLA_WIDEN_PARAMS = 6
 } IrmStruct;
 
 /* --- relocate_rows ------------------------------------------------------------------------- */
@@ -148,7 +149,7 @@ typedef struct IrmMlaPlanParams {
   int32_t total_q;
   int32_t num_heads;         /* 1 .. 128 */
   int32_t max_q_len;         /* most query tokens of a row that the host expects; chooses a variant */
-  int32_t cluster;           /* 0: by max_q_len and num_heads; 1 or 2: that variant */
+  int32_t cluster;           /* CTAs that share a unit's keys: 1, 2 or 4; 0 chooses */
   int32_t reserved;
 } IrmMlaPlanParams;
 
@@ -188,6 +189,24 @@ typedef struct IrmMlaAttentionParams {
  * plan too. The numbers of c_KV are rounded to bf16 before they are multiplied. */
 #define IRM_MLA_FP8_ROW_BYTES 656
 
+/* Tiles over an fp8 cache -> the same tiles over bf16 pages of their own, tile i in page i, for
+ * irm_mla_attention: less work where many query rows share keys. */
+typedef struct IrmMlaWidenParams {
+  uint32_t size;
+  uint32_t version;
+  const void *cache;         /* device [num_pages][64] rows of 656 bytes, 16-byte aligned */
+  const IrmMlaTile *tiles;   /* device [num_tiles] */
+  const int32_t *tile_start; /* device [num_rows] */
+  const int32_t *tile_count; /* device [num_rows] */
+  void *pages;               /* device [num_tiles][64, 576] bf16; only tiles in use are written */
+  IrmMlaTile *wide_tiles;    /* device [num_tiles]; likewise */
+  void *stream;
+  int64_t page_stride;       /* bytes from one page of the cache to the next, a multiple of 16 */
+  int64_t num_tiles;
+  int32_t num_rows;
+  int32_t reserved;
+} IrmMlaWidenParams;
+
 /* --- entries ------------------------------------------------------------------------------- */
 
 IRM_API uint32_t irm_abi_version(void);
@@ -210,6 +229,7 @@ IRM_API int32_t irm_mla_tiles(const IrmMlaTilesParams *params);
 IRM_API int32_t irm_mla_plan(const IrmMlaPlanParams *params);
 IRM_API int32_t irm_mla_attention(const IrmMlaAttentionParams *params);
 IRM_API int32_t irm_mla_fp8_attention(const IrmMlaAttentionParams *params);
+IRM_API int32_t irm_mla_fp8_widen(const IrmMlaWidenParams *params);
 
 #ifdef __cplusplus
 }

@@ -23,11 +23,11 @@ template <class C>
 struct Scores {
   uint32_t q[C::Q_SLABS * 4][4];
   float max[2], sum[2];
-  int pos[2];  // positions of the two rows' tokens
   int first_pos;
+  int unseen;  // bit r: row r has had no key yet; its maximum is -inf and stands as 0
   Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
-  uint32_t p_phase = 0;
+  Ring<C::PS> p;
   uint32_t fragment;  // byte of a slab where this lane's fragment row starts
   int warp, lane;
 };
@@ -49,7 +49,7 @@ __device__ __forceinline__ void load_query_registers(Storage<C>& sm, Scores<C>& 
       load_matrices(st.q[4 * slab + step], at + fragment_offset(st.fragment, step, st.lane));
       fence_registers(st.q[4 * slab + step]);
     }
-    if (slab % PAIR_SLABS == PAIR_SLABS - 1) st.pairs.advance();
+    if (slab % PAIR_SLABS == PAIR_SLABS - 1 || slab + 1 == C::Q_SLABS) st.pairs.advance();
   }
 }
 
@@ -63,8 +63,7 @@ __device__ __forceinline__ void release_queries(Storage<C>& sm, const Scores<C>&
 #pragma unroll
   for (int pair = 0; pair < C::Q_PAIRS; ++pair) {
     const int slot = st.pairs.slot + pair - TILE_PAIRS - C::Q_PAIRS;
-    uint64_t* empty = &sm.pair_empty[slot < 0 ? slot + C::PAIRS : slot];
-    if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(empty);
+    if (st.lane == 0) barrier_arrive(&sm.pair_empty[slot < 0 ? slot + C::PAIRS : slot]);
   }
 }
 
@@ -72,36 +71,54 @@ struct TileMask {
   int bounds, pos0;
 };
 
-// Starts S = Q K^T of the next tile; the caller waits for it.
-template <class C>
-__device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
+// The products of Q with one pair of slabs of K; FIRST: products of the tile before these. `hand`
+// runs before product HANDED_AT of the tile.
+template <int PAIR, int FIRST, class C, class F>
+__device__ __forceinline__ void issue_pair(Storage<C>& sm, Scores<C>& st, float (&s)[32],
+                                           const F& hand) {
   const uint32_t q = opaque(k_major_descriptor(smem_address(sm.q)));
   const uint32_t pairs = opaque(k_major_descriptor(smem_address(sm.pairs)));
-  fence_registers(s);
+  if (FIRST == C::HANDED_AT) hand();  // whether the pair is there or not
+  barrier_wait(&sm.pair_full[st.pairs.slot], st.pairs.phase);
+  cute::warpgroup_arrive();  // after every wait: where ptxas has to add one, it may serialise
+  const uint32_t k = pairs + st.pairs.slot * (PAIR_BYTES >> 4);
 #pragma unroll
-  for (int pair = 0; pair < TILE_PAIRS; ++pair) {
-    barrier_wait(&sm.pair_full[st.pairs.slot], st.pairs.phase);
-    if (pair == 0) cute::warpgroup_arrive();
-    const uint32_t k = pairs + st.pairs.slot * (PAIR_BYTES >> 4);
-#pragma unroll
-    for (int i = 0; i < PAIR_SLABS * 4; ++i) {
-      const int slab = pair * PAIR_SLABS + i / 4;
-      const uint32_t at = k + (i / 4) * SLAB_STEP + (i % 4) * K_STEP;
-      if (slab < C::Q_SLABS) {
-        mma_scores(s, st.q[4 * slab + i % 4], at, pair == 0 && i == 0);
-      } else {
-        mma_scores(s, q + (slab - C::Q_SLABS) * SLAB_STEP + (i % 4) * K_STEP, at);
-      }
+  for (int i = 0; i < PAIR_SLABS * 4; ++i) {
+    if (i > 0 && FIRST + i == C::HANDED_AT) hand();
+    const int slab = PAIR * PAIR_SLABS + i / 4;
+    const uint32_t at = k + (i / 4) * SLAB_STEP + (i % 4) * K_STEP;
+    if (slab < C::Q_SLABS) {
+      mma_scores(s, st.q[4 * slab + i % 4], at, PAIR == 0 && i == 0);
+    } else {
+      mma_scores(s, q + (slab - C::Q_SLABS) * SLAB_STEP + (i % 4) * K_STEP, at);
     }
-    st.pairs.advance();
   }
-  if (st.lane == 0) barrier_arrive(&sm.tile_full[st.ropes.slot]);
-  barrier_wait(&sm.rope_ready[st.ropes.slot], st.ropes.phase);
+  st.pairs.advance();
+}
+
+// The product with the turned k_r.
+template <class C>
+__device__ __forceinline__ void issue_rope(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
+  const uint32_t q = opaque(k_major_descriptor(smem_address(sm.q[C::Q_SHARED_SLABS - 1])));
   const uint32_t k = k_major_descriptor(smem_address(sm.ropes[st.ropes.slot]));
+  barrier_wait(&sm.rope_ready[st.ropes.slot], st.ropes.phase);
+  cute::warpgroup_arrive();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    mma_scores(s, q + (C::Q_SHARED_SLABS - 1) * SLAB_STEP + i * K_STEP, k + i * K_STEP);
-  }
+  for (int i = 0; i < 4; ++i) mma_scores(s, q + i * K_STEP, k + i * K_STEP);
+}
+
+// Starts S = Q K^T of the next tile, in the order in which its parts come. The caller waits.
+template <class C, class F>
+__device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32],
+                                                 const F& hand) {
+  fence_registers(s);
+  issue_pair<0, 0>(sm, st, s, hand);
+  issue_pair<1, 8>(sm, st, s, hand);
+  if constexpr (C::LATE) issue_rope(sm, st, s);
+  issue_pair<2, 20>(sm, st, s, hand);
+  issue_pair<3, 28>(sm, st, s, hand);
+  if (st.lane == 0) barrier_arrive(&sm.tile_full[st.ropes.slot]);
+  if constexpr (!C::LATE) issue_rope(sm, st, s);
   cute::warpgroup_commit_batch();
   const TileInfo& tile = sm.tiles[st.ropes.slot];
   return {tile.bounds, tile.pos0};
@@ -111,29 +128,53 @@ template <class C>
 __device__ __forceinline__ void wait_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
   cute::warpgroup_wait<0>();
   fence_registers(s);
-  if (st.lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.rope_empty[st.ropes.slot]);
+  if constexpr (C::LATE) {
+    barrier_wait(&sm.tile_clean[st.ropes.slot], st.ropes.phase);
+    __syncwarp();
+  }
+  if (st.lane == 0) barrier_arrive(&sm.rope_empty[st.ropes.slot]);
   st.ropes.advance();
 }
 
 // -inf where the key is outside the tile's bounds or after the row's token.
 template <class C>
-__device__ __forceinline__ void mask_scores(const Scores<C>& st, float (&s)[32], TileMask tile) {
-  const int lo = tile.bounds & 0xFFFF, hi = tile.bounds >> 16;
+__device__ __forceinline__ void mask_scores(const Storage<C>& sm, const Scores<C>& st,
+                                            float (&s)[32], TileMask tile) {
+  const int first = 2 * (st.lane % 4);  // key of this lane's first score; the others are counted on
+  const int lo = (tile.bounds & 0xFFFF) - first, hi = (tile.bounds >> 16) - first;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int end = min(hi, lo + st.pos[r] - tile.pos0 + 1);
+    const int pos = sm.positions[st.warp * 16 + st.lane / 4 + 8 * r];
+    const int end = min(hi, lo + pos - tile.pos0 + 1);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const int key = 8 * (i / 2) + 2 * (st.lane % 4) + i % 2;
+      const int key = 8 * (i / 2) + i % 2;
       float& x = s[4 * (i / 2) + 2 * r + i % 2];
       x = key >= lo && key < end ? x : -INFINITY;
     }
   }
 }
 
+// P of two rows against their maxima, as fragments; `sum` grows by it. -> largest number of P
+__device__ __forceinline__ float exponentiate(const float (&s)[32], float scale_log2,
+                                              const float (&max)[2], uint32_t (&p)[16],
+                                              float (&sum)[2]) {
+  uint32_t top = 0;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float a = exp2_approx(fmaf(s[2 * i], scale_log2, -max[i % 2]));
+    const float b = exp2_approx(fmaf(s[2 * i + 1], scale_log2, -max[i % 2]));
+    sum[i % 2] += a;
+    sum[i % 2] += b;
+    p[i] = pack_bf16(a, b);
+    top = max_bf16x2(top, p[i]);
+  }
+  return fmaxf(low_half(top), high_half(top));
+}
+
 // New running maximum of one row (of two), and the factor on everything summed so far.
 template <class C>
-__device__ __forceinline__ float update_maximum(Scores<C>& st, const float (&s)[32], int r,
+__device__ __forceinline__ float follow_maximum(Scores<C>& st, const float (&s)[32], int r,
                                                 float scale_log2) {
   float top = fmaxf(s[2 * r], s[2 * r + 1]);
 #pragma unroll
@@ -141,62 +182,87 @@ __device__ __forceinline__ float update_maximum(Scores<C>& st, const float (&s)[
   top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
   top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
   top *= scale_log2;
-  if (!(top > st.max[r] + RESCALE_THRESHOLD)) return 1.0f;
-  const float factor = exp2_approx(st.max[r] - top);
+  const bool unseen = st.unseen >> r & 1;
+  const float before = unseen ? -INFINITY : st.max[r];
+  if (!(top > before + RESCALE_THRESHOLD)) return 1.0f;
+  const float factor = exp2_approx(before - top);
   st.max[r] = top;
+  st.unseen &= ~(1 << r);
   st.sum[r] *= factor;
   return factor;
 }
 
-// S of one tile -> P in shared memory.
+// S of one tile -> P as fragments, and the factors on everything summed so far. P is taken against
+// the maxima as they are: only where one of its numbers comes out too large, or a row has not had
+// a key yet, do the maxima follow and P is taken again.
 template <class C>
-__device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, Scores<C>& st,
-                                             float (&s)[32], TileMask tile) {
+__device__ __forceinline__ void softmax_tile(const Args& args, const Storage<C>& sm, Scores<C>& st,
+                                             float (&s)[32], TileMask tile, uint32_t (&p)[16],
+                                             float (&factor)[2]) {
   if (tile.bounds != FULL_PAGE || tile.pos0 + PAGE_SIZE - 1 > st.first_pos) {
-    mask_scores(st, s, tile);
+    mask_scores(sm, st, s, tile);
   }
-  const float factor0 = update_maximum(st, s, 0, args.scale_log2);
-  const float factor1 = update_maximum(st, s, 1, args.scale_log2);
-  const float max0 = st.max[0] == -INFINITY ? 0.0f : st.max[0];
-  const float max1 = st.max[1] == -INFINITY ? 0.0f : st.max[1];
+  factor[0] = factor[1] = 1.0f;
+  float sum[2] = {st.sum[0], st.sum[1]};
+  const float top = exponentiate(s, args.scale_log2, st.max, p, sum);
+  if (!__any_sync(~0u, top > LARGEST_P || st.unseen != 0)) {
+    st.sum[0] = sum[0], st.sum[1] = sum[1];
+    return;
+  }
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    s[i] = exp2_approx(fmaf(s[i], args.scale_log2, i & 2 ? -max1 : -max0));
-    st.sum[(i & 2) / 2] += s[i];
-  }
-  barrier_wait(&sm.p_empty, st.p_phase ^ 1);
-  const uint32_t p = smem_address(sm.p);
+  for (int r = 0; r < 2; ++r) factor[r] = follow_maximum(st, s, r, args.scale_log2);
+  exponentiate(s, args.scale_log2, st.max, p, st.sum);
+}
+
+// P and the factors -> shared memory. The output warpgroups wait for hand_over.
+template <class C>
+__device__ __forceinline__ void store_p(Storage<C>& sm, Scores<C>& st, const uint32_t (&p)[16],
+                                        const float (&factor)[2]) {
+  barrier_wait(&sm.p_empty[st.p.slot], st.p.phase ^ 1);
+  const uint32_t to = smem_address(sm.p[st.p.slot]);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    store_matrices(p + fragment_offset(st.fragment, k, st.lane),
-                   pack_bf16(s[8 * k], s[8 * k + 1]), pack_bf16(s[8 * k + 2], s[8 * k + 3]),
-                   pack_bf16(s[8 * k + 4], s[8 * k + 5]), pack_bf16(s[8 * k + 6], s[8 * k + 7]));
+    store_matrices(to + fragment_offset(st.fragment, k, st.lane), p[4 * k], p[4 * k + 1],
+                   p[4 * k + 2], p[4 * k + 3]);
   }
   if (st.lane % 4 == 0) {
-    sm.p_scale[st.warp * 16 + st.lane / 4] = factor0;
-    sm.p_scale[st.warp * 16 + st.lane / 4 + 8] = factor1;
+    sm.p_scale[st.p.slot][st.warp * 16 + st.lane / 4] = factor[0];
+    sm.p_scale[st.p.slot][st.warp * 16 + st.lane / 4 + 8] = factor[1];
   }
   fence_async_proxy();
   __syncwarp();
-  if (st.lane == 0) barrier_arrive(&sm.p_full);
-  st.p_phase ^= 1;
 }
 
 template <class C>
+__device__ __forceinline__ void hand_over(Storage<C>& sm, Scores<C>& st) {
+  if (st.lane == 0) barrier_arrive(&sm.p_full[st.p.slot]);
+  st.p.advance();
+}
+
+// All tiles of a unit, at least one.
+template <class C>
 __device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scores<C>& st,
                                           int count) {
-  if (count == 0) return;
   float s[32];
-  TileMask tile = issue_scores(sm, st, s);
+  TileMask tile = issue_scores(sm, st, s, [] {});
   release_queries(sm, st);
   wait_scores(sm, st, s);
-  softmax_tile(args, sm, st, s, tile);
 #pragma unroll 1
-  for (int t = 1; t < count; ++t) {
-    tile = issue_scores(sm, st, s);
+  for (int t = 1;; ++t) {
+    float factor[2];
+    uint32_t p[16];
+    softmax_tile(args, sm, st, s, tile, p, factor);
+    store_p(sm, st, p, factor);
+    if (t >= count) break;
+    if constexpr (C::LATE) {
+      tile = issue_scores(sm, st, s, [&] { hand_over(sm, st); });
+    } else {
+      hand_over(sm, st);
+      tile = issue_scores(sm, st, s, [] {});
+    }
     wait_scores(sm, st, s);
-    softmax_tile(args, sm, st, s, tile);
   }
+  hand_over(sm, st);
 }
 
 // Sums of the two rows -> LSE in global memory, inverse sums for the output warpgroups.
@@ -212,13 +278,12 @@ __device__ __forceinline__ void finish_unit(const Args& args, Storage<C>& sm, Sc
     const int row = st.warp * 16 + st.lane / 4 + 8 * r;
     if (st.lane % 4 != 0) continue;
     sm.inverse_sum[row] = sum == 0.0f ? 0.0f : 1.0f / sum;  // NaN stays NaN
-    const float base = st.max[r] == -INFINITY ? 0.0f : st.max[r];
-    const float lse = sum == 0.0f ? -INFINITY : base + log2f(sum);
+    const float lse = sum == 0.0f ? -INFINITY : st.max[r] + log2f(sum);
     if (row >= item.num_rows) continue;
     if (item.partial_slot < 0) {
       args.lse[item.flat_row + row] = lse * LN_2;
     } else {
-      const int64_t first = (int64_t{item.partial_slot} * C::CLUSTER + rank) * BLOCK_M;
+      const int64_t first = (int64_t{item.partial_slot} * args.blocks + rank) * BLOCK_M;
       args.partial_lse[first + row] = lse;
     }
   }
@@ -246,13 +311,15 @@ __device__ __forceinline__ void scores_warpgroup(const Args& args, Storage<C>& s
     barrier_wait(&sm.q_full, phase);
     const int num_tiles = uniform(sm.item.num_tiles);
     if (num_tiles > 0) load_query_registers(sm, st);
-    st.max[0] = st.max[1] = -INFINITY;
-    st.sum[0] = st.sum[1] = 0.0f;
+    st.max[0] = st.max[1] = st.sum[0] = st.sum[1] = 0.0f;
+    st.unseen = 3;
     st.first_pos = sm.item.first_pos;
-    const int row = sm.item.head0 + st.warp * 16 + st.lane / 4;
-    st.pos[0] = st.first_pos + row / args.num_heads;
-    st.pos[1] = st.first_pos + (row + 8) / args.num_heads;
-    run_tiles(args, sm, st, num_tiles);
+    if (st.lane < 16) {
+      const int row = st.warp * 16 + st.lane;
+      sm.positions[row] = st.first_pos + (sm.item.head0 + row) / args.num_heads;
+    }
+    __syncwarp();
+    if (num_tiles > 0) run_tiles(args, sm, st, num_tiles);
     const Item item = read_item(sm);  // read again: kept, it would cost registers in the loop
     __syncwarp();
     if (st.lane == 0) barrier_arrive(&sm.q_empty);
@@ -306,7 +373,7 @@ template <class C>
 __device__ __forceinline__ void store_partial(const Args& args, const Item& item,
                                               const float (&o)[2][64], const float (&inverse)[2],
                                               int row, int column0, int lane, int rank) {
-  const int64_t first = (int64_t{item.partial_slot} * C::CLUSTER + rank) * BLOCK_M;
+  const int64_t first = (int64_t{item.partial_slot} * args.blocks + rank) * BLOCK_M;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (row + 8 * r >= item.num_rows) continue;
@@ -330,12 +397,14 @@ __device__ __forceinline__ void rescale(float (&o)[2][64], float factor0, float 
 // O += P V of one tile; a pair of slabs goes back to the ring as soon as it is multiplied.
 template <class C>
 __device__ __forceinline__ void add_tile(Storage<C>& sm, float (&o)[2][64], Ring<C::PAIRS>& pairs,
-                                         uint32_t p_phase, int row, int lane, bool first) {
-  const uint32_t p = opaque(k_major_descriptor(smem_address(sm.p)));
+                                         const Ring<C::PS>& ps, int half, int row, int lane,
+                                         bool first) {
+  const uint32_t p = opaque(k_major_descriptor(smem_address(sm.p[0]))) + ps.slot * SLAB_STEP;
   const uint32_t v = opaque(mn_major_descriptor(smem_address(sm.pairs)));
-  barrier_wait(&sm.p_full, p_phase);
+  barrier_wait(&sm.p_full[ps.slot], ps.phase);
+  if (C::LATE && half == 1) barrier_wait(&sm.left_begun[ps.slot], ps.phase);
   if (!first) {
-    const float factor0 = sm.p_scale[row], factor1 = sm.p_scale[row + 8];
+    const float factor0 = sm.p_scale[ps.slot][row], factor1 = sm.p_scale[ps.slot][row + 8];
     if (__any_sync(~0u, factor0 != 1.0f || factor1 != 1.0f)) rescale(o, factor0, factor1);
   }
   Ring<C::PAIRS> second = pairs;
@@ -357,12 +426,13 @@ __device__ __forceinline__ void add_tile(Storage<C>& sm, float (&o)[2][64], Ring
                first && k == 0);
   }
   cute::warpgroup_commit_batch();
+  if (C::LATE && half == 0 && lane == 0) barrier_arrive(&sm.left_begun[ps.slot]);
   cute::warpgroup_wait<1>();
-  if (lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.pair_empty[pairs.slot]);
+  if (lane == 0) barrier_arrive(&sm.pair_empty[pairs.slot]);
   cute::warpgroup_wait<0>();
   fence_registers(o[0]);
   fence_registers(o[1]);
-  if (lane == 0) barrier_arrive_all<C::CLUSTER>(&sm.pair_empty[second.slot]);
+  if (lane == 0) barrier_arrive(&sm.pair_empty[second.slot]);
   pairs.advance(TILE_PAIRS);
 }
 
@@ -373,7 +443,7 @@ __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& s
   const int lane = thread % 32;
   const int row = thread / 32 * 16 + lane / 4;
   Ring<C::PAIRS> pairs;
-  uint32_t p_phase = 0;
+  Ring<C::PS> ps;
   float o[2][64];  // columns 0..127 and 128..255 of this half
   pairs.advance(half * TILE_PAIRS / 2);
 #pragma unroll 1
@@ -385,10 +455,10 @@ __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& s
     if (item.num_tiles > 0) pairs.advance(C::Q_PAIRS);
 #pragma unroll 1
     for (int t = 0; t < item.num_tiles; ++t) {
-      add_tile(sm, o, pairs, p_phase, row, lane, t == 0);
+      add_tile(sm, o, pairs, ps, half, row, lane, t == 0);
       __syncwarp();
-      if (lane == 0) barrier_arrive(&sm.p_empty);
-      p_phase ^= 1;
+      if (lane == 0) barrier_arrive(&sm.p_empty[ps.slot]);
+      ps.advance();
     }
     barrier_wait(&sm.epilogue_full, phase);
     const float inverse[2] = {sm.inverse_sum[row], sm.inverse_sum[row + 8]};
@@ -408,25 +478,13 @@ __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& s
 template <class C>
 __device__ __forceinline__ void helper_warpgroup(const Args& args, Storage<C>& sm, int worker,
                                                  int rank, int thread) {
-  const Work work(args.boundaries, worker);
   const int warp = __shfl_sync(~0u, thread / 32, 0);
   if (warp == 0) {
-    key_warp<C>(args, sm, work, rank, thread % 32);
+    key_warp<C>(args, sm, args.boundaries + worker, rank, thread % 32);
   } else if (warp == 1) {
-    if (thread % 32 == 0) query_warp<C>(args, sm, work, worker, rank);
-    __syncwarp();
+    query_warp<C>(args, sm, args.boundaries + worker, worker, rank, thread % 32);
   } else {
-    transform_warps<C>(args, sm, work, thread - 64);
-  }
-}
-
-template <class C>
-__device__ __forceinline__ void sync_cluster() {
-  if constexpr (C::CLUSTER == 1) {
-    __syncthreads();
-  } else {
-    cute::cluster_arrive();
-    cute::cluster_wait();
+    transform_warps<C>(args, sm, args.boundaries[worker].total_tiles, thread - 64);
   }
 }
 
@@ -435,13 +493,11 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     mla_attention_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) uint8_t smem[];
   auto& sm = *reinterpret_cast<Storage<C>*>(smem);
-  const int rank = C::CLUSTER == 1 ? 0 : static_cast<int>(cute::block_rank_in_cluster());
-  const int worker = blockIdx.x / C::CLUSTER;
-  // The CTAs of a cluster share a worker; rank tells their rows apart.
+  const int worker = blockIdx.x / args.blocks, rank = blockIdx.x % args.blocks;
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   const int thread = threadIdx.x % 128;
   if (threadIdx.x == 0) init_barriers(sm);
-  sync_cluster<C>();
+  __syncthreads();
   wait_for_previous_kernel();
   // Only now: the combination reads the plan before it waits for this kernel's end.
   if (threadIdx.x == 0) let_next_kernel_start();
@@ -455,8 +511,6 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     cutlass::arch::warpgroup_reg_alloc<C::OUTPUT_REGISTERS>();
     output_warpgroup<C>(args, sm, warpgroup - 1, rank, thread);
   }
-  // A CTA must outlive the copies and arrivals its neighbours still send to it.
-  if constexpr (C::CLUSTER > 1) sync_cluster<C>();
 }
 
 }  // namespace irminsul::mla

@@ -37,15 +37,16 @@ struct Unit {
 };
 static_assert(sizeof(Unit) == 32, "loaded as two 16-byte words");
 
-// Where a worker (one cluster) starts: tile `tile` of unit `unit`. Worker w ends where w + 1 starts.
-// The rest repeats what the unit says, so that the first loads need not wait for it.
+// Where a worker (the CTAs of a cluster) starts: tile `tile` of unit `unit`. Worker w ends where w + 1
+// starts, and takes its last unit first. The rest repeats what that unit says, so that the first
+// loads need not wait for it.
 struct Boundary {
   int32_t unit;
   int32_t tile;
   int32_t total_tiles;  // tiles of all of this worker's units together
-  int32_t first_tiles;  // tiles of its first unit
-  int32_t tile_at;      // index of its first tile in the tile table
-  int32_t flat_row;     // of its first unit
+  int32_t first_tiles;  // of its last unit: tiles that are its own
+  int32_t tile_at;      // of its last unit: index of the first of them in the tile table
+  int32_t flat_row;     // of its last unit
   int32_t unused[2];
 };
 static_assert(sizeof(Boundary) == 32, "loaded as two 16-byte words");

@@ -8,19 +8,12 @@ namespace irminsul::mla {
 
 template <class C>
 __device__ __forceinline__ void load_pair(const Args& args, Storage<C>& sm, Ring<C::PAIRS>& ring,
-                                          int page, int slab, int rank) {
+                                          int page, int pair) {
   barrier_wait(&sm.pair_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.pair_full[ring.slot];
   barrier_expect(full, PAIR_BYTES);
-  if constexpr (C::CLUSTER == 1) {
-    cute::SM90_TMA_LOAD_4D::copy(&args.keys, full, args.key_policy, sm.pairs[ring.slot], 0, 0,
-                                 slab, page);
-  } else {
-    constexpr int SLABS = PAIR_SLABS / C::CLUSTER;
-    cute::SM90_TMA_LOAD_MULTICAST_4D::copy(
-        &args.keys, full, (1 << C::CLUSTER) - 1, args.key_policy,
-        sm.pairs[ring.slot] + rank * SLABS * SLAB_BYTES, 0, 0, slab + rank * SLABS, page);
-  }
+  cute::SM90_TMA_LOAD_4D::copy(&args.keys, full, args.key_policy, sm.pairs[ring.slot], 0, 0,
+                               pair * PAIR_SLABS, page);
   ring.advance();
 }
 
@@ -31,25 +24,19 @@ __device__ __forceinline__ bool in_table(const Args& args, int delta) {
 // The k_r slab, what the tile is, and the angles of its delta.
 template <class C>
 __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring<C::ROPES>& ring,
-                                          const Tile& tile, bool first, int rank) {
+                                          const Tile& tile, bool first) {
   barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.rope_full[ring.slot];
   sm.tiles[ring.slot] = TileInfo{tile.bounds, tile.delta, tile.pos0, first};
   const bool turns = tile.delta != 0 && in_table(args, tile.delta);
   barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
   constexpr int SLAB = LATENT_DIM / SLAB_DIM;
-  if constexpr (C::CLUSTER == 1) {
-    cute::SM90_TMA_LOAD_4D::copy(&args.ropes, full, args.key_policy, sm.ropes[ring.slot], 0, 0,
-                                 SLAB, tile.page);
-  } else {
-    constexpr int ROWS = PAGE_SIZE / C::CLUSTER;
-    cute::SM90_TMA_LOAD_MULTICAST_4D::copy(
-        &args.ropes, full, (1 << C::CLUSTER) - 1, args.key_policy,
-        sm.ropes[ring.slot] + rank * ROWS * 128, 0, rank * ROWS, SLAB, tile.page);
-  }
+  cute::SM90_TMA_LOAD_4D::copy(&args.ropes, full, args.key_policy, sm.ropes[ring.slot], 0, 0, SLAB,
+                               tile.page);
   if (turns) {
-    const float* angles = args.cos_sin + int64_t{tile.delta < 0 ? -tile.delta : tile.delta} * ROPE_DIM;
-    cute::SM90_BULK_COPY_G2S::copy(angles, full, sm.angles[ring.slot], ROPE_DIM * 4);
+    const int64_t row = tile.delta < 0 ? -tile.delta : tile.delta;
+    cute::SM90_BULK_COPY_G2S::copy(args.cos_sin + row * ROPE_DIM, full, sm.angles[ring.slot],
+                                   ROPE_DIM * 4);
   }
   ring.advance();
 }
@@ -63,121 +50,186 @@ __device__ __forceinline__ void load_query_pairs(const Args& args, Storage<C>& s
     uint64_t* full = &sm.pair_full[ring.slot];
     if (slab % PAIR_SLABS == 0) {
       barrier_wait(&sm.pair_empty[ring.slot], ring.phase ^ 1);
-      barrier_expect(full, PAIR_BYTES);
+      barrier_expect(full, slab + 1 < C::Q_SLABS ? PAIR_BYTES : SLAB_BYTES);
     }
     cute::SM90_TMA_LOAD_3D::copy(&args.queries, full, policy,
                                  sm.pairs[ring.slot] + slab % PAIR_SLABS * SLAB_BYTES, 0, flat_row,
                                  slab);
-    if (slab % PAIR_SLABS == PAIR_SLABS - 1) ring.advance();
+    if (slab % PAIR_SLABS == PAIR_SLABS - 1 || slab + 1 == C::Q_SLABS) ring.advance();
   }
 }
 
-// All tiles of all units, in order, through the rings. Lanes hold the next 32 tiles each time, so
-// that no load of the table stands between two copies.
+// The table entries of a unit's tiles. Lanes hold the next 32 each time, so that no load of the
+// table stands between two copies.
+struct TileWindow {
+  const int4* table;
+  int count;
+  int4 now{}, next{};
+
+  __device__ __forceinline__ TileWindow(const Args& args, int tile_at, int count, int lane)
+      : table(reinterpret_cast<const int4*>(args.tiles) + tile_at), count(count) {
+    if (lane < count) next = __ldg(table + lane);
+  }
+  // Tile t, to be asked for one after the other by all lanes.
+  __device__ __forceinline__ Tile at(int t, int lane) {
+    if (t % 32 == 0) {
+      now = next;
+      if (t + 32 + lane < count) next = __ldg(table + t + 32 + lane);
+    }
+    Tile tile;
+    tile.page = __shfl_sync(~0u, now.x, t % 32);
+    tile.bounds = __shfl_sync(~0u, now.y, t % 32);
+    tile.delta = __shfl_sync(~0u, now.z, t % 32);
+    tile.pos0 = __shfl_sync(~0u, now.w, t % 32);
+    return tile;
+  }
+};
+
+// All tiles of all units, the last unit first, through the ring of pairs; k_r slabs too where the
+// query warp does not load them.
 template <class C>
-__device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const Work& work,
+__device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const Boundary* at,
                                          int rank, int lane) {
   Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
-  int count = work.begin.first_tiles, tile_at = work.begin.tile_at;
-  int flat_row = work.begin.flat_row;
-  for (int u = work.begin.unit; u <= work.last_unit; ++u) {
-    const int4* table = reinterpret_cast<const int4*>(args.tiles) + tile_at;
-    int4 now{}, next = lane < count ? __ldg(table + lane) : int4{};
-    const Unit coming = u < work.last_unit ? args.units[u + 1] : Unit{};
+  int count = at->first_tiles, tile_at = at->tile_at, flat_row = at->flat_row;
+  for (int u = Work(at).last_unit;; --u) {
+    TileWindow tiles(args, tile_at, count, lane);
     if (lane == 0 && count > 0) {
       load_query_pairs<C>(args, sm, pairs, flat_row + rank * BLOCK_M);
     }
     for (int t = 0; t < count; ++t) {
-      if (t % 32 == 0) {
-        now = next;
-        if (t + 32 + lane < count) next = __ldg(table + t + 32 + lane);
-      }
-      Tile tile;
-      tile.page = __shfl_sync(~0u, now.x, t % 32);
-      tile.bounds = __shfl_sync(~0u, now.y, t % 32);
-      tile.delta = __shfl_sync(~0u, now.z, t % 32);
-      tile.pos0 = __shfl_sync(~0u, now.w, t % 32);
+      const Tile tile = tiles.at(t, lane);
       if (lane == 0) {
-        load_rope<C>(args, sm, ropes, tile, t == 0, rank);
+        if (!C::LATE) load_rope<C>(args, sm, ropes, tile, t == 0);
         for (int pair = 0; pair < TILE_PAIRS; ++pair) {
-          load_pair<C>(args, sm, pairs, tile.page, pair * PAIR_SLABS, rank);
+          load_pair<C>(args, sm, pairs, tile.page, pair);
         }
       }
       __syncwarp();
     }
-    count = work.end_tile(u + 1, coming.num_tiles);
-    tile_at = coming.tile0;
+    const Work work(at);  // read again: kept, it would cost registers in the loop
+    if (u <= work.begin.unit) return;
+    const Unit& coming = args.units[u - 1];
+    const int first = work.first_tile(u - 1);
+    count = coming.num_tiles - first;
+    tile_at = coming.tile0 + first;
     flat_row = coming.flat_row;
   }
 }
 
-// The resident slabs of Q and the description of each unit.
+// What one CTA does of unit u.
+__device__ __forceinline__ Item make_item(const Args& args, const Work& work, int u, int worker,
+                                          int rank) {
+  const Unit unit = args.units[u];
+  const int first = work.first_tile(u), end = work.end_tile(u, unit.num_tiles);
+  const int row = unit.head0 + rank * BLOCK_M;
+  Item item;
+  item.flat_row = unit.flat_row + rank * BLOCK_M;
+  item.num_rows = min(max(unit.num_rows - rank * BLOCK_M, 0), BLOCK_M);
+  item.head0 = row % args.num_heads;
+  item.first_pos = unit.first_pos + row / args.num_heads;
+  item.num_tiles = end - first;
+  item.partial_slot = first > 0 ? 2 * worker : end < unit.num_tiles ? 2 * worker + 1 : -1;
+  item.last = u == work.begin.unit;
+  return item;
+}
+
+// Description and resident slabs of Q of one unit.
 template <class C>
-__device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, const Work& work,
-                                           int worker, int rank) {
-  if (work.empty()) {  // an item without rows sends the other warpgroups home
+__device__ __forceinline__ void load_item(const Args& args, Storage<C>& sm, const Item& item,
+                                          uint32_t phase) {
+  const auto policy = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+  barrier_wait(&sm.q_empty, phase ^ 1);
+  sm.item = item;
+  if (item.num_tiles == 0) {
+    barrier_arrive(&sm.q_full);
+    return;
+  }
+  barrier_expect(&sm.q_full, C::Q_SHARED_SLABS * SLAB_BYTES);
+#pragma unroll
+  for (int slab = 0; slab < C::Q_SHARED_SLABS; ++slab) {
+    cute::SM90_TMA_LOAD_3D::copy(&args.queries, &sm.q_full, policy, sm.q[slab], 0, item.flat_row,
+                                 slab + C::Q_SLABS);
+  }
+}
+
+// Items with their queries; where P is handed over late, k_r slabs of their tiles as well, so that
+// they are there and turned long before the third pair.
+template <class C>
+__device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, const Boundary* at,
+                                           int worker, int rank, int lane) {
+  if (Work(at).empty()) {  // an item without rows sends the other warpgroups home
+    if (lane != 0) return;
     sm.item = Item{0, 0, 0, 0, 0, -1, 1};
     barrier_arrive(&sm.q_full);
     return;
   }
+  Ring<C::ROPES> ropes;
   uint32_t phase = 0;
-  const auto policy = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
-  for (int u = work.begin.unit; u <= work.last_unit; ++u) {
-    const Unit unit = args.units[u];
-    const int first = work.first_tile(u), end = work.end_tile(u, unit.num_tiles);
-    const int row = unit.head0 + rank * BLOCK_M;
-    Item item;
-    item.flat_row = unit.flat_row + rank * BLOCK_M;
-    item.num_rows = min(max(unit.num_rows - rank * BLOCK_M, 0), BLOCK_M);
-    item.head0 = row % args.num_heads;
-    item.first_pos = unit.first_pos + row / args.num_heads;
-    item.num_tiles = end - first;
-    item.partial_slot = first > 0 ? 2 * worker : end < unit.num_tiles ? 2 * worker + 1 : -1;
-    item.last = u == work.last_unit;
-    barrier_wait(&sm.q_empty, phase ^ 1);
-    sm.item = item;
-    if (item.num_tiles == 0) {
-      barrier_arrive(&sm.q_full);
-    } else {
-      barrier_expect(&sm.q_full, C::Q_SHARED_SLABS * SLAB_BYTES);
-#pragma unroll
-      for (int slab = 0; slab < C::Q_SHARED_SLABS; ++slab) {
-        cute::SM90_TMA_LOAD_3D::copy(&args.queries, &sm.q_full, policy, sm.q[slab], 0,
-                                     item.flat_row, slab + C::Q_SLABS);
-      }
-    }
+  int tile_at = at->tile_at, count = at->first_tiles;
+  for (int u = Work(at).last_unit;; --u) {
+    TileWindow tiles(args, tile_at, C::LATE ? count : 0, lane);
+    if (lane == 0) load_item(args, sm, make_item(args, Work(at), u, worker, rank), phase);
+    __syncwarp();
     phase ^= 1;
+    for (int t = 0; C::LATE && t < count; ++t) {
+      const Tile tile = tiles.at(t, lane);
+      if (lane == 0) load_rope<C>(args, sm, ropes, tile, t == 0);
+      __syncwarp();
+    }
+    const Work work(at);
+    if (u <= work.begin.unit) return;
+    const Unit& coming = args.units[u - 1];
+    const int first = work.first_tile(u - 1);
+    count = coming.num_tiles - first;
+    tile_at = coming.tile0 + first;
   }
 }
 
+// Zeroes the rows that the tile does not own, once all its pairs are there.
 template <class C>
-__device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, const Work& work,
+__device__ __forceinline__ void clean_tile(Storage<C>& sm, Ring<C::PAIRS> pairs,
+                                           const Ring<C::ROPES>& ropes, int bounds, int thread) {
+  // Not by the pairs' own barriers: whoever skips phases there cannot tell one from the next.
+  barrier_wait(&sm.tile_full[ropes.slot], ropes.phase);
+  for (int i = 0; i < TILE_PAIRS; ++i) {
+    zero_foreign_rows(sm.pairs[pairs.slot], bounds & 0xFFFF, bounds >> 16, thread);
+    pairs.advance();
+  }
+}
+
+// Turns k_r and cleans cut tiles. Where P is handed over late, S takes k_r before the last pairs
+// are there, so that cleaning comes after it and is signalled on its own.
+template <class C>
+__device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, int num_tiles,
                                                 int thread) {
   Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
-  const bool interleaved = args.interleaved;
-  for (int t = 0; t < work.begin.total_tiles; ++t) {
+  for (int t = 0; t < num_tiles; ++t) {
     barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
-    const TileInfo tile = sm.tiles[ropes.slot];
+    const TileInfo& tile = sm.tiles[ropes.slot];
+    const int bounds = tile.bounds;
     if (tile.first) pairs.advance(C::Q_PAIRS);
-    if (tile.delta != 0) {
-      const Rotation rotation = in_table(args, tile.delta)
-                                    ? read_rotation(sm.angles[ropes.slot], tile.delta, thread)
+    if (const int delta = tile.delta; delta != 0) {
+      const Rotation rotation = in_table(args, delta)
+                                    ? read_rotation(sm.angles[ropes.slot], delta, thread)
                                     : no_rotation();
-      rotate_slab(sm.ropes[ropes.slot], rotation, interleaved, thread);
+      rotate_slab(sm.ropes[ropes.slot], rotation, args.interleaved, thread);
     }
-    // Not by the pairs' own barriers: whoever skips phases there cannot tell one from the next.
-    if (tile.bounds != FULL_PAGE) barrier_wait(&sm.tile_full[ropes.slot], ropes.phase);
-    for (int pair = 0; pair < TILE_PAIRS; ++pair) {
-      if (tile.bounds != FULL_PAGE) {
-        zero_foreign_rows(sm.pairs[pairs.slot], tile.bounds & 0xFFFF, tile.bounds >> 16, thread);
-      }
-      pairs.advance();
-    }
+    if (!C::LATE && bounds != FULL_PAGE) clean_tile(sm, pairs, ropes, bounds, thread);
     fence_async_proxy();
     __syncwarp();
     if (thread % 32 == 0) barrier_arrive(&sm.rope_ready[ropes.slot]);
+    if constexpr (C::LATE) {
+      if (bounds != FULL_PAGE) {
+        clean_tile(sm, pairs, ropes, bounds, thread);
+        fence_async_proxy();
+        __syncwarp();
+      }
+      if (thread % 32 == 0) barrier_arrive(&sm.tile_clean[ropes.slot]);
+    }
+    pairs.advance(TILE_PAIRS);
     ropes.advance();
   }
 }

@@ -10,30 +10,29 @@
 
 namespace irminsul::mla {
 
-
-// CLUSTER CTAs share every key tile by TMA multicast, each with its own 64 rows.
-// Q_SLABS: slabs of Q that live in registers of the scores warpgroup, the rest in shared memory.
-template <int CLUSTER_, int PAIRS_, int ROPES_, int Q_SLABS_>
+// LATE: P V of a tile begins when much of the next tile's S has been issued, the right half after
+// the left one, so that the tensor cores have work during the softmax.
+template <bool LATE_>
 struct Config {
-  static constexpr int CLUSTER = CLUSTER_;
-  static constexpr int PAIRS = PAIRS_;
-  static constexpr int ROPES = ROPES_;
-  static constexpr int Q_SLABS = Q_SLABS_;
+  static constexpr bool LATE = LATE_;
+  static constexpr int PAIRS = 10;  // ring slots: two and a half tiles
+  static constexpr int ROPES = 2;
+  static constexpr int PS = LATE ? 2 : 1;       // buffers of P
+  static constexpr int Q_SLABS = LATE ? 5 : 4;  // of Q in registers of the scores warpgroup
   static constexpr int Q_SHARED_SLABS = HEAD_DIM / SLAB_DIM - Q_SLABS;
-  static constexpr int Q_PAIRS = Q_SLABS / PAIR_SLABS;
+  static constexpr int Q_PAIRS = (Q_SLABS + PAIR_SLABS - 1) / PAIR_SLABS;
+  static constexpr int HANDED_AT = 20;  // products of the next S issued before P is handed over
   static constexpr int THREADS = 512;
   static constexpr int SCORES_REGISTERS = 152;
   static constexpr int OUTPUT_REGISTERS = 160;
   static constexpr int HELPER_REGISTERS = 40;
-  // Five slabs fit the registers, but a ring slot half full of Q gave wrong rows (docs/kernel.md).
-  static_assert(Q_SLABS % PAIR_SLABS == 0, "Q takes whole slots of the ring");
 };
-using Streaming = Config<1, 10, 2, 4>;  // one block of rows to a sequence: memory bound
-using Shared2 = Config<2, 10, 2, 4>;    // several: tensor bound, two CTAs share the keys
+using Streaming = Config<false>;  // one block of rows to a sequence: memory bound
+using Shared = Config<true>;      // several: tensor bound
 
 struct Args {
-  CUtensorMap keys;     // [pages][slabs][64 rows][64 columns], box of a pair of slabs or one of it
-  CUtensorMap ropes;    // the same tensor, box of a k_r slab or half of one
+  CUtensorMap keys;     // [pages][slabs][64 rows][64 columns], box of a pair of slabs
+  CUtensorMap ropes;    // the same tensor, box of a k_r slab
   CUtensorMap queries;  // [slabs][total_q * heads][64 columns], box of one slab
   const Boundary* boundaries;  // [num_workers + 1]
   const Unit* units;           // [num_units]
@@ -41,10 +40,11 @@ struct Args {
   const float* cos_sin;        // [max_pos, 64]
   __nv_bfloat16* out;          // [total_q * heads, 512]
   float* lse;                  // [total_q * heads]
-  float* partial_out;          // [2 * num_workers, BLOCK_M * cluster, 512]
-  float* partial_lse;          // [2 * num_workers, BLOCK_M * cluster], base 2
+  float* partial_out;          // [2 * num_workers, blocks, BLOCK_M, 512]
+  float* partial_lse;          // [2 * num_workers, blocks, BLOCK_M], base 2
   uint64_t key_policy;
   float scale_log2;
+  int blocks;  // CTAs that take a unit's rows, 64 each, and read its keys at the same time
   int num_heads;
   int num_positions;
   int interleaved;
@@ -74,22 +74,25 @@ constexpr float LN_2 = 0.693147180559945309f;
 // The running maximum follows only when it grows by more than this (in powers of two): the output
 // then hardly ever has to be rescaled, and the sums stay far from overflow.
 constexpr float RESCALE_THRESHOLD = 8.0f;
+constexpr float LARGEST_P = 256.0f;  // 2^RESCALE_THRESHOLD
 
 template <class C>
 struct Storage {
   alignas(1024) uint8_t q[C::Q_SHARED_SLABS][SLAB_BYTES];
-  alignas(1024) uint8_t p[SLAB_BYTES];
+  alignas(1024) uint8_t p[C::PS][SLAB_BYTES];
   alignas(1024) uint8_t pairs[C::PAIRS][PAIR_BYTES];
   alignas(1024) uint8_t ropes[C::ROPES][SLAB_BYTES];
   alignas(16) float angles[C::ROPES][ROPE_DIM];
   TileInfo tiles[C::ROPES];
-  float p_scale[BLOCK_M];
+  float p_scale[C::PS][BLOCK_M];
   float inverse_sum[BLOCK_M];
+  int positions[BLOCK_M];  // of the rows' tokens
   Item item;
   uint64_t pair_full[C::PAIRS], pair_empty[C::PAIRS];
   uint64_t rope_full[C::ROPES], rope_ready[C::ROPES], rope_empty[C::ROPES];
-  uint64_t tile_full[C::ROPES];  // the scores warpgroup has seen all pairs of the tile arrive
-  uint64_t p_full, p_empty;
+  uint64_t tile_full[C::ROPES];   // the scores warpgroup has seen all pairs of the tile arrive
+  uint64_t tile_clean[C::ROPES];  // rows that the tile does not own are zero
+  uint64_t p_full[C::PS], p_empty[C::PS], left_begun[C::PS];
   uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
 };
 
@@ -98,16 +101,20 @@ __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
   using cutlass::arch::ClusterBarrier;
   for (int i = 0; i < C::PAIRS; ++i) {
     ClusterBarrier::init(&sm.pair_full[i], 1);
-    ClusterBarrier::init(&sm.pair_empty[i], 4 * C::CLUSTER);
+    ClusterBarrier::init(&sm.pair_empty[i], 4);
   }
   for (int i = 0; i < C::ROPES; ++i) {
     ClusterBarrier::init(&sm.rope_full[i], 1);
     ClusterBarrier::init(&sm.rope_ready[i], TRANSFORM_THREADS / 32);
-    ClusterBarrier::init(&sm.rope_empty[i], 4 * C::CLUSTER);
+    ClusterBarrier::init(&sm.rope_empty[i], 4);
     ClusterBarrier::init(&sm.tile_full[i], 4);
+    ClusterBarrier::init(&sm.tile_clean[i], TRANSFORM_THREADS / 32);
   }
-  ClusterBarrier::init(&sm.p_full, 4);
-  ClusterBarrier::init(&sm.p_empty, 8);
+  for (int i = 0; i < C::PS; ++i) {
+    ClusterBarrier::init(&sm.p_full[i], 4);
+    ClusterBarrier::init(&sm.p_empty[i], 8);
+    ClusterBarrier::init(&sm.left_begun[i], 4);
+  }
   ClusterBarrier::init(&sm.q_full, 1);
   ClusterBarrier::init(&sm.q_empty, 12);
   ClusterBarrier::init(&sm.epilogue_full, 4);
@@ -120,9 +127,10 @@ struct Work {
   Boundary begin, end;
   int last_unit;
 
-  __device__ __forceinline__ explicit Work(const Boundary* boundaries, int worker) {
-    begin = boundaries[worker];
-    end = boundaries[worker + 1];
+  // at: the worker's boundary, the next one's behind it.
+  __device__ __forceinline__ explicit Work(const Boundary* at) {
+    begin = at[0];
+    end = at[1];
     last_unit = end.tile > 0 ? end.unit : end.unit - 1;
   }
   __device__ __forceinline__ bool empty() const {

@@ -14,19 +14,22 @@
 namespace irminsul::mla {
 namespace {
 
-// One block of 64 rows is memory bound: one CTA per key tile. More rows of the same sequence share
-// their keys, two CTAs at a time.
+// CTAs that share a unit's keys. One block of 64 rows is memory bound. Where a sequence has more,
+// those that take the same keys at the same time read them from memory once; four do so where that
+// leaves hardly more of them without rows than two.
 int choose_cluster(int cluster, int64_t num_heads, int64_t max_q_len) {
   if (cluster != 0) return cluster;
-  return num_heads * max_q_len > BLOCK_M ? 2 : 1;
+  const int64_t blocks = (num_heads * max_q_len + BLOCK_M - 1) / BLOCK_M;
+  if (blocks <= 2) return blocks <= 1 ? 1 : 2;
+  return (blocks + 3) / 4 * 4 <= (blocks + 1) / 2 * 2 + blocks / 16 ? 4 : 2;
 }
 
 IrmStatus check_cluster(int cluster) {
-  IRM_REQUIRE(cluster >= 0 && cluster <= 2, "cluster is %d; it must be 0, 1 or 2", cluster);
+  IRM_REQUIRE(cluster == 0 || cluster == 1 || cluster == 2 || cluster == 4,
+              "cluster is %d; it must be 0, 1, 2 or 4", cluster);
   return IRM_OK;
 }
 
-template <class C>
 IrmStatus encode_maps(const IrmMlaAttentionParams& p, Args& args) {
   const auto pages = static_cast<cuuint64_t>(p.num_pages);
   const auto page_stride = static_cast<cuuint64_t>(p.page_stride);
@@ -35,11 +38,11 @@ IrmStatus encode_maps(const IrmMlaAttentionParams& p, Args& args) {
   constexpr cuuint64_t SLABS = HEAD_DIM / SLAB_DIM;
   IrmStatus status = encode_map<4>(args.keys, p.cache, {SLAB_DIM, PAGE_SIZE, SLABS, pages},
                                    {ROW, SLAB_DIM * 2, page_stride},
-                                   {SLAB_DIM, PAGE_SIZE, PAIR_SLABS / C::CLUSTER, 1});
+                                   {SLAB_DIM, PAGE_SIZE, PAIR_SLABS, 1});
   if (status != IRM_OK) return status;
   status = encode_map<4>(args.ropes, p.cache, {SLAB_DIM, PAGE_SIZE, SLABS, pages},
                          {ROW, SLAB_DIM * 2, page_stride},
-                         {SLAB_DIM, PAGE_SIZE / C::CLUSTER, 1, 1});
+                         {SLAB_DIM, PAGE_SIZE, 1, 1});
   if (status != IRM_OK) return status;
   return encode_map<3>(args.queries, p.q, {SLAB_DIM, rows, SLABS}, {ROW, SLAB_DIM * 2},
                        {SLAB_DIM, BLOCK_M, 1});
@@ -47,24 +50,22 @@ IrmStatus encode_maps(const IrmMlaAttentionParams& p, Args& args) {
 
 template <class C>
 IrmStatus launch_main(const IrmMlaAttentionParams& p, Args& args, int workers) {
-  const IrmStatus status = encode_maps<C>(p, args);
+  const IrmStatus status = encode_maps(p, args);
   if (status != IRM_OK) return status;
   constexpr int BYTES = sizeof(Storage<C>);
   static_assert(BYTES <= 232448, "more shared memory than a block can have");
   IRM_TRY(cudaFuncSetAttribute(mla_attention_kernel<C>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES));
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {C::CLUSTER, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(workers * C::CLUSTER);
+  config.gridDim = dim3(workers * args.blocks);
   config.blockDim = dim3(C::THREADS);
   config.dynamicSmemBytes = BYTES;
   config.stream = static_cast<cudaStream_t>(p.stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
+  config.attrs = &early;
+  config.numAttrs = 1;
   IRM_TRY(cudaLaunchKernelEx(&config, mla_attention_kernel<C>, args));
   return IRM_OK;
 }
@@ -135,12 +136,13 @@ IrmStatus launch_attention(const IrmMlaAttentionParams& p) noexcept {
   PlanLayout at;
   if ((status = find_plan(p, cluster, workers, at)) != IRM_OK) return status;
   Args args = make_args<Args>(p, at, sms);
-  // Keys that one unit alone reads need not stay in L2; those of several units do.
-  const bool shared = int64_t{p.num_heads} * p.max_q_len > BLOCK_M * cluster;
+  // Keys that one block of rows alone reads need not stay in L2; those of several do.
+  const bool shared = int64_t{p.num_heads} * p.max_q_len > BLOCK_M;
   args.key_policy = static_cast<uint64_t>(shared ? cute::TMA::CacheHintSm90::EVICT_NORMAL
                                                  : cute::TMA::CacheHintSm90::EVICT_FIRST);
+  args.blocks = cluster;
   status = cluster == 1 ? launch_main<Streaming>(p, args, workers)
-                        : launch_main<Shared2>(p, args, workers);
+                        : launch_main<Shared>(p, args, workers);
   return status == IRM_OK ? launch_combine(p, args, at, sms, cluster) : status;
 }
 

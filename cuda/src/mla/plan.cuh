@@ -180,10 +180,12 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
     const Boundary begin = boundaries[w], end = boundaries[w + 1];
     Boundary& mine = boundaries[w];
     mine.total_tiles = static_cast<int>(tiles_before(end) - tiles_before(begin));
-    if (begin.unit < num_units) {
-      const Unit& unit = units[begin.unit];
-      mine.first_tiles = (end.unit == begin.unit ? end.tile : unit.num_tiles) - begin.tile;
-      mine.tile_at = unit.tile0 + begin.tile;
+    const int latest = end.tile > 0 ? end.unit : end.unit - 1;
+    if (latest >= begin.unit) {
+      const Unit& unit = units[latest];
+      const int first = latest == begin.unit ? begin.tile : 0;
+      mine.first_tiles = (latest == end.unit ? end.tile : unit.num_tiles) - first;
+      mine.tile_at = unit.tile0 + first;
       mine.flat_row = unit.flat_row;
     }
     const bool opens = end.tile > 0 && (begin.unit < end.unit || begin.tile == 0);

@@ -40,27 +40,6 @@ __device__ __forceinline__ void barrier_arrive(const uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(barrier)) : "memory");
 }
 
-// Arrives on the same barrier of every CTA of the cluster. What it gives free was only read, so the
-// default scope is enough; `.release.cluster` would put a fence of the whole GPU before each arrival.
-template <int CLUSTER>
-__device__ __forceinline__ void barrier_arrive_all(const uint64_t* barrier) {
-  if constexpr (CLUSTER == 1) {
-    barrier_arrive(barrier);
-  } else {
-#pragma unroll
-    for (int cta = 0; cta < CLUSTER; ++cta) {
-      asm volatile(
-          "{\n"
-          ".reg .b32 remote;\n"
-          "mapa.shared::cluster.u32 remote, %0, %1;\n"
-          "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-          "}\n" ::"r"(smem_address(barrier)),
-          "r"(cta)
-          : "memory");
-    }
-  }
-}
-
 __device__ __forceinline__ void barrier_expect(const uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                    smem_address(barrier)),
@@ -142,7 +121,8 @@ __device__ __forceinline__ void fma(const uint32_t* a, uint64_t b, float (&d)[N]
 
 // s[64 x 64] += a[64 x 16] b[64 x 16]^T, both in shared memory.
 __device__ __forceinline__ void mma_scores(float (&s)[32], uint32_t a, uint32_t b) {
-  detail::fma<detail::Scores>(descriptor(a), descriptor(b), s, detail::ScaleOut::One, std::make_index_sequence<32>{});
+  detail::fma<detail::Scores>(descriptor(a), descriptor(b), s, detail::ScaleOut::One,
+                              std::make_index_sequence<32>{});
 }
 
 // The same with a in registers; `zero` starts the sum afresh.
@@ -156,7 +136,8 @@ __device__ __forceinline__ void mma_scores(float (&s)[32], const uint32_t* a, ui
 // o[64 x 128] += p[64 x 16] v[16 x 128], both in shared memory. An instruction of 256 columns does
 // not compile in a kernel of 512 threads: ptxas wants 154 registers at entry, there are 128.
 __device__ __forceinline__ void mma_output(float (&o)[64], uint32_t p, uint32_t v, bool zero) {
-  detail::fma<detail::Output>(descriptor(p), descriptor(v), o, zero ? detail::ScaleOut::Zero : detail::ScaleOut::One,
+  detail::fma<detail::Output>(descriptor(p), descriptor(v), o,
+                              zero ? detail::ScaleOut::Zero : detail::ScaleOut::One,
                               std::make_index_sequence<64>{});
 }
 
@@ -181,6 +162,13 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+}
+
+// Larger of both halves, NaN only where both are.
+__device__ __forceinline__ uint32_t max_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t y;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
 }
 
 __device__ __forceinline__ float exp2_approx(float x) {

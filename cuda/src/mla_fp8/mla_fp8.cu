@@ -8,9 +8,12 @@
 #include "mla/launch.cuh"
 #include "mla/tensor_map.h"
 #include "mla_fp8/kernel.cuh"
+#include "mla_fp8/widen.cuh"
 
 namespace irminsul::mla::fp8 {
 namespace {
+
+constexpr int WIDEN_BLOCKS_PER_SM = 8;  // as many as run at a time
 
 // The cache as bytes: [pages][64 rows][656], read in boxes of 64 rows.
 IrmStatus encode_rows(CUtensorMap& map, const IrmMlaAttentionParams& p, cuuint32_t columns,
@@ -72,6 +75,32 @@ IrmStatus launch_attention(const IrmMlaAttentionParams& p) noexcept {
                            : launch_main<Wide>(args, sms, stream);
   if (status != IRM_OK) return status;
   return launch_combine(p, args, at, sms, 1);
+}
+
+IrmStatus launch_widen(const IrmMlaWidenParams& p) noexcept {
+  IRM_REQUIRE(p.num_rows >= 0 && p.num_rows < 65536, "num_rows is %d; it must be in 0..65535",
+              p.num_rows);
+  IRM_REQUIRE(p.num_tiles >= 0 && p.num_tiles < (int64_t{1} << 31),
+              "num_tiles is %lld; it must be in 0..2**31 - 1", static_cast<long long>(p.num_tiles));
+  IRM_REQUIRE(p.page_stride >= PAGE_SIZE * ROW_BYTES && p.page_stride % 16 == 0,
+              "page_stride is %lld bytes; it must be a multiple of 16 and at least %d",
+              static_cast<long long>(p.page_stride), PAGE_SIZE * ROW_BYTES);
+  if (p.num_rows == 0 || p.num_tiles == 0) return IRM_OK;
+  int sms = 0;
+  const IrmStatus status = count_sms(sms);
+  if (status != IRM_OK) return status;
+  const WidenArgs args{static_cast<const uint8_t*>(p.cache),
+                       reinterpret_cast<const Tile*>(p.tiles),
+                       p.tile_start,
+                       p.tile_count,
+                       static_cast<__nv_bfloat16*>(p.pages),
+                       reinterpret_cast<Tile*>(p.wide_tiles),
+                       p.page_stride};
+  const int64_t blocks = int64_t{sms} * WIDEN_BLOCKS_PER_SM / p.num_rows;
+  const dim3 grid(static_cast<unsigned>(blocks < 1 ? 1 : blocks), p.num_rows);
+  mla_fp8_widen_kernel<<<grid, WIDEN_THREADS, 0, static_cast<cudaStream_t>(p.stream)>>>(args);
+  IRM_TRY(cudaGetLastError());
+  return IRM_OK;
 }
 
 }  // namespace irminsul::mla::fp8

@@ -7,5 +7,6 @@
 namespace irminsul::mla::fp8 {
 
 IrmStatus launch_attention(const IrmMlaAttentionParams& params) noexcept;
+IrmStatus launch_widen(const IrmMlaWidenParams& params) noexcept;
 
 }  // namespace irminsul::mla::fp8

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from irminsul.attention.op import attention_by_reference
-from irminsul.attention.reference import LATENT_DIM
+from irminsul.attention.reference import HEAD_DIM, LATENT_DIM
 from irminsul.attention.tiles import PAGE_SIZE, TileTable
 from irminsul.errors import InvalidParams
 from irminsul.native import abi, loader
@@ -77,7 +77,7 @@ def build_tiles(
     return table
 
 
-def _plan(
+def launch_plan(
     tiles: Tensor,
     tile_start: Tensor,
     tile_count: Tensor,
@@ -88,6 +88,7 @@ def _plan(
     max_q_len: int,
     cluster: int = 0,
 ) -> Tensor:
+    """Divide a batch's work, see `plan_attention`; empty where no kernel runs."""
     if not loader.supports_device(tiles.device.index):
         return torch.empty(0, dtype=torch.uint8, device=tiles.device)
     for name, tensor in (("tile_start", tile_start), ("q_indptr", q_indptr), ("q_pos", q_pos)):
@@ -178,15 +179,11 @@ def launch_attention(
     cluster: int,
 ) -> tuple[Tensor, Tensor]:
     """Run the library's attention kernel `entry`; `action` is its name in errors."""
-    if cache.stride(2) != 1 or cache.stride(1) != cache.shape[2]:
-        raise InvalidParams(
-            f"rows of a page must be contiguous; cache has strides {cache.stride()}"
-        )
+    stride = _page_stride(cache)
     q = q.contiguous()
     total_q, heads, _ = q.shape
     out = torch.empty(total_q, heads, LATENT_DIM, dtype=q.dtype, device=q.device)
     lse = torch.empty(total_q, heads, dtype=torch.float32, device=q.device)
-    page_numbers = cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * cache.shape[2]
     handle = loader.library()
     with torch.cuda.device(q.device):
         size = handle.irm_mla_workspace_bytes()
@@ -204,7 +201,7 @@ def launch_attention(
             workspace_bytes=size,
             stream=torch.cuda.current_stream().cuda_stream,
             num_pages=cache.shape[0],
-            page_stride=page_numbers * cache.element_size(),
+            page_stride=stride,
             scale=scale,
             num_positions=0 if cos_sin is None else cos_sin.shape[0],
             interleaved=int(interleaved),
@@ -218,6 +215,55 @@ def launch_attention(
     return out, lse
 
 
+def _page_stride(cache: Tensor) -> int:
+    """Bytes from one page to the next."""
+    if cache.stride(2) != 1 or cache.stride(1) != cache.shape[2]:
+        raise InvalidParams(
+            f"rows of a page must be contiguous; cache has strides {cache.stride()}"
+        )
+    numbers = cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * cache.shape[2]
+    return numbers * cache.element_size()
+
+
+def widen_tiles(
+    cache: Tensor, tiles: Tensor, tile_start: Tensor, tile_count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Copy the fp8 pages that tiles name into bf16 pages of their own.
+
+    Parameters
+    ----------
+    cache : Tensor, uint8, [num_pages, 64, 656]
+    tiles : Tensor, int32, [num_tiles, 4]
+    tile_start, tile_count : Tensor, int32, [num_rows]
+
+    Returns
+    -------
+    pages : Tensor, bfloat16, [num_tiles, 64, 576]
+        Page ``i`` is tile ``i``'s, zero outside its bounds; not written where no row has the tile.
+    wide_tiles : Tensor, int32, [num_tiles, 4]
+        The same tiles over `pages`.
+    """
+    num_tiles = tiles.shape[0]
+    pages = torch.empty(num_tiles, PAGE_SIZE, HEAD_DIM, dtype=torch.bfloat16, device=cache.device)
+    wide = torch.empty_like(tiles)
+    handle = loader.library()
+    with torch.cuda.device(cache.device):
+        params = abi.MlaWidenParams(
+            cache=cache.data_ptr(),
+            tiles=tiles.data_ptr(),
+            tile_start=tile_start.data_ptr(),
+            tile_count=tile_count.data_ptr(),
+            pages=pages.data_ptr(),
+            wide_tiles=wide.data_ptr(),
+            stream=torch.cuda.current_stream().cuda_stream,
+            page_stride=_page_stride(cache),
+            num_tiles=num_tiles,
+            num_rows=tile_start.shape[0],
+        )
+        abi.check(handle, handle.irm_mla_fp8_widen(ctypes.byref(params)), "mla_fp8_widen")
+    return pages, wide
+
+
 _BACKEND = torch.library.Library("irminsul", "IMPL")  # type: ignore[no-untyped-call]
-_BACKEND.impl("mla_plan", _plan, "CUDA")  # type: ignore[no-untyped-call]
+_BACKEND.impl("mla_plan", launch_plan, "CUDA")  # type: ignore[no-untyped-call]
 _BACKEND.impl("mla_attention", _attention, "CUDA")  # type: ignore[no-untyped-call]

@@ -8,12 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from irminsul.attention.cuda import launch_attention
+from irminsul.attention.cuda import launch_attention, launch_plan, widen_tiles
 from irminsul.attention.fp8 import FP8_ROW_BYTES, mla_attention_fp8_reference
 from irminsul.attention.op import attention_fake, check_queries, plan_attention
+from irminsul.attention.reference import HEAD_DIM
 from irminsul.attention.tiles import PAGE_SIZE, TileTable
 from irminsul.errors import InvalidParams
 from irminsul.native import loader
+
+WIDENED_ROWS = 512
+"""Query rows (token x head) of a sequence from which its keys are widened once for all of them."""
+WIDENED_BYTES = 1 << 30
+"""Memory that the widened pages of a call may take."""
 
 _OPS = torch.library.Library("irminsul", "FRAGMENT")  # type: ignore[no-untyped-call]
 _OPS.define(  # type: ignore[no-untyped-call]
@@ -61,7 +67,9 @@ def mla_attention_fp8(
     Notes
     -----
     The kernel multiplies bf16: each number of ``c_KV`` times its factor, rounded once.
-    `mla_attention_fp8_reference` is the specification.
+    `mla_attention_fp8_reference` is the specification. Where a sequence has 512 query rows (token x
+    head) or more, its keys are widened to bf16 pages first, once for all of them: 73,728 bytes for
+    each entry of ``table.tiles``, up to 1 GiB; a larger table is read as it is.
     """
     check_queries(q, cos_sin)
     if cache.dtype != torch.uint8 or cache.shape[1:] != (PAGE_SIZE, FP8_ROW_BYTES):
@@ -153,9 +161,16 @@ def _by_kernel(
             interleaved,
             max_q_len,
         )
+    kernel, cluster = loader.library().irm_mla_fp8_attention, 1
+    many_rows = q.shape[1] * max_q_len >= WIDENED_ROWS
+    if many_rows and tiles.shape[0] * PAGE_SIZE * HEAD_DIM * q.element_size() <= WIDENED_BYTES:
+        kernel, cluster = loader.library().irm_mla_attention, 0
+        cache, tiles = widen_tiles(cache, tiles, tile_start, tile_count)
+        shape = (q.shape[0], q.shape[1], max_q_len, cluster)
+        plan = launch_plan(tiles, tile_start, tile_count, q_indptr, q_pos, *shape)
     return launch_attention(
         "mla_attention_fp8",
-        loader.library().irm_mla_fp8_attention,
+        kernel,
         q,
         cache,
         tiles,
@@ -165,7 +180,7 @@ def _by_kernel(
         scale,
         interleaved,
         max_q_len,
-        cluster=1,
+        cluster,
     )
 
 

@@ -51,7 +51,7 @@ def plan_attention(
         Most query tokens of a row that are to be expected: chooses the kernel variant. A row may
         have more.
     cluster : int
-        0 chooses; 1 and 2 force the variant (for measurements).
+        CTAs that take one sequence's keys at the same time: 1, 2 or 4, for measurements; 0 chooses.
 
     Returns
     -------

@@ -192,6 +192,26 @@ class MlaAttentionParams(Params):
     ]
 
 
+class MlaWidenParams(Params):
+    """IrmMlaWidenParams."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("size", c_uint32),
+        ("version", c_uint32),
+        ("cache", c_void_p),
+        ("tiles", c_void_p),
+        ("tile_start", c_void_p),
+        ("tile_count", c_void_p),
+        ("pages", c_void_p),
+        ("wide_tiles", c_void_p),
+        ("stream", c_void_p),
+        ("page_stride", c_int64),
+        ("num_tiles", c_int64),
+        ("num_rows", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 STRUCTS: dict[int, type[ctypes.Structure]] = {
     0: RelocateParams,
     1: RelocateReport,
@@ -199,6 +219,7 @@ STRUCTS: dict[int, type[ctypes.Structure]] = {
     3: MlaTilesParams,
     4: MlaPlanParams,
     5: MlaAttentionParams,
+    6: MlaWidenParams,
 }
 """IrmStruct -> mirror."""
 
@@ -216,6 +237,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "irm_mla_plan": (c_int32, [ctypes.POINTER(MlaPlanParams)]),
     "irm_mla_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
     "irm_mla_fp8_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
+    "irm_mla_fp8_widen": (c_int32, [ctypes.POINTER(MlaWidenParams)]),
 }
 """Entry -> result type, argument types."""
 

@@ -41,13 +41,20 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
       : "memory");
 }
 
-/// `bytes`, both addresses: multiples of 16.
+/// A policy for lines that should outlive others in L2.
+__device__ __forceinline__ uint64_t keep_in_l2() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// `bytes`, both addresses: multiples of 16. `policy` says how long lines stay in L2.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes,
-                                          uint64_t* barrier) {
+                                          uint64_t* barrier, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 

@@ -53,11 +53,11 @@ struct Launch {
     config.stream = static_cast<cudaStream_t>(stream);
     config.attrs = attribute;
     config.numAttrs = 1;
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
   }
 
   IrmStatus run_beside_the_check(CopyKernel kernel, const Job& job, const Layers& layers) {
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
     IRM_TRY(cudaLaunchKernelEx(&config, kernel, job, layers));
     return IRM_OK;
   }
@@ -122,19 +122,12 @@ IrmStatus check_layers(const IrmRelocateParams& params) {
   return IRM_OK;
 }
 
-/// Signs and reads back in one cluster; see check.cuh.
+/// Signs, then reads back; see check.cuh.
 IrmStatus launch_check(const Job& job, void* stream) {
-  const uint32_t wanted = (job.num_rows + CHECK_THREADS - 1) / CHECK_THREADS;
-  uint32_t blocks = 1;
-  while (blocks < wanted && blocks < CHECK_MAX_BLOCKS) {
-    blocks *= 2;
-  }
-  Launch launch(dim3(blocks), CHECK_THREADS, stream);
-  launch.attribute[0].id = cudaLaunchAttributeClusterDimension;
-  launch.attribute[0].val.clusterDim.x = blocks;
-  launch.attribute[0].val.clusterDim.y = 1;
-  launch.attribute[0].val.clusterDim.z = 1;
-  IRM_TRY(cudaLaunchKernelEx(&launch.config, check_kernel, job));
+  const dim3 grid((job.num_rows + CHECK_THREADS - 1) / CHECK_THREADS);
+  Launch launch(grid, CHECK_THREADS, stream);
+  IRM_TRY(cudaLaunchKernelEx(&launch.config, sign_kernel, job));
+  IRM_TRY(cudaLaunchKernelEx(&launch.config, read_back_kernel, job));
   return IRM_OK;
 }
 

@@ -9,7 +9,9 @@
 
 use std::arch::x86_64::_mm256_movemask_epi8;
 #[cfg(not(miri))]
-use std::arch::x86_64::{_mm256_or_si256, _mm256_set1_epi64x};
+use std::arch::x86_64::{
+    __m256i, _mm256_add_epi8, _mm256_loadu_si256, _mm256_or_si256, _mm256_set1_epi64x,
+};
 
 use super::avx2::lanes;
 use super::block::{Bits, Block, GROUP, LANES, Rare, Seen};
@@ -182,13 +184,17 @@ fn factors(limit: &Limit) -> Factors {
 
 /// Rows of a bit for each lane -> words of a bit for each row.
 #[cfg(not(miri))]
+#[target_feature(enable = "avx2")]
 fn words(rows: &[u8; GROUP]) -> [u32; LANES] {
-    std::array::from_fn(|lane| {
-        let bits = rows.iter().enumerate();
-        bits.fold(0, |word, (row, byte)| {
-            word | u32::from(byte >> lane & 1) << row
-        })
-    })
+    // Safety: a register is read from as many bytes; the load needs no alignment.
+    #[allow(clippy::cast_ptr_alignment)]
+    let mut rows = unsafe { _mm256_loadu_si256(rows.as_ptr().cast::<__m256i>()) };
+    let mut words = [0; LANES];
+    for word in words.iter_mut().rev() {
+        *word = _mm256_movemask_epi8(rows) as u32;
+        rows = _mm256_add_epi8(rows, rows);
+    }
+    words
 }
 
 /// Words of a bit for each row -> rows of a bit for each lane.

@@ -113,7 +113,7 @@ class Sharing:
             self._staged.append(part.entry)
             self._metrics.add("borrowed_tokens", sum(run.end - run.start for run in part.runs))
         if spare:
-            _give_back(self._cache.token_to_kv_pool_allocator, torch.cat(spare))
+            give_back(self._cache.token_to_kv_pool_allocator, torch.cat(spare))
 
     def among(self, requests: Iterable[Any]) -> bool:
         """Return whether any of `requests` borrows."""
@@ -218,12 +218,18 @@ def _ends(core: Span) -> list[Any]:
     ]
 
 
-def _give_back(allocator: Any, heads: Tensor) -> None:
-    """Free the whole pages that `heads` stand in."""
+def give_back(allocator: Any, heads: Tensor) -> None:
+    """Free the pages that `heads` stand in, one slot of each, without waiting for the device."""
+    pages = heads.to(torch.int64) // PAGE_SIZE
     if hasattr(allocator, "free_page_ids"):
-        allocator.free_page_ids(heads.to(torch.int64) // PAGE_SIZE)
+        allocator.free_page_ids(pages)
+    elif not allocator.is_not_in_free_group:
+        allocator.free(pages * PAGE_SIZE)
+    elif allocator.need_sort:
+        # As `free` does once it has found out, at the price of a wait, which pages they are.
+        allocator.release_pages = torch.cat((pages, allocator.release_pages))
     else:
-        allocator.free(heads.to(torch.int64))
+        allocator.free_pages = torch.cat((pages, allocator.free_pages))
 
 
 def _edges(span: Span, slots: Tensor, core: Span | None) -> Placed:

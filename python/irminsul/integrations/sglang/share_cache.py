@@ -23,7 +23,7 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.nodes import record_of
-from irminsul.integrations.sglang.share import Sharing
+from irminsul.integrations.sglang.share import Sharing, give_back
 from irminsul.integrations.sglang.share_loans import Interval, Loan
 
 # Stands in the extra_key of nodes without their prefix, before a digest of that prefix.
@@ -86,9 +86,10 @@ class SharingRadixCache(IrminsulRadixCache):
             ids = req.origin_input_ids + req.output_ids
             self._keep(req, loan, ids[:kv_len_to_handle])
         row = self._row(loan)
-        own = [row[start:end] for start, end in loan.own(first, kv_len_to_handle)]
-        if own:
-            self.token_to_kv_pool_allocator.free(torch.cat(own))
+        # Each part begins at a page border.
+        heads = [row[start:end:PAGE_SIZE] for start, end in loan.own(first, kv_len_to_handle)]
+        if heads:
+            give_back(self.token_to_kv_pool_allocator, torch.cat(heads))
         self._release(loan)
 
     def checkpoint(self, req: Any, *, up_to: int) -> None:

@@ -18,13 +18,13 @@ def run(host: Host) -> dict[str, Any]:
     first = answer(host.exact(prompt, "exact-first", max_new_tokens=STEPS))
     host.flush()
     host.run(writer.text(40) + document + writer.text(10), "exact-donor")
-    tainted = answer(host.run(prompt, "exact-taint", max_new_tokens=STEPS))
+    tainted = answer(host.run(prompt, "exact-taint-absorb", max_new_tokens=STEPS))
     second = answer(host.exact(prompt, "exact-second", max_new_tokens=STEPS))
     third = answer(host.exact(prompt, "exact-third", max_new_tokens=STEPS))
     # The last token is sampled and has no row yet.
     length = len(prompt) + STEPS - 1
     rows = [host.rows(f"exact-{name}", length)["rows"] for name in ("first", "second")]
-    approximate = host.rows("exact-taint", len(prompt))["rows"][:, : len(prompt)]
+    approximate = host.rows("exact-taint-absorb", len(prompt))["rows"][:, : len(prompt)]
     return {
         "tainted": tainted["cached"],
         "cached": [first["cached"], second["cached"], third["cached"]],

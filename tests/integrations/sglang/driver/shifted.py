@@ -18,7 +18,7 @@ def run(host: Host) -> dict[str, Any]:
     facts = {}
     for shift, head in (("later", 131), ("earlier", 47)):
         prompt = writer.text(head) + document + writer.text(30)
-        facts[shift] = _moved(host, prompt, f"moved-{shift}")
+        facts[shift] = _moved(host, prompt, f"moved-{shift}-absorb")
         host.flush()
         host.run(writer.text(90) + document + writer.text(20), f"donor-{shift}")
     facts["shifts"] = _shifts(host, writer)
@@ -31,7 +31,7 @@ def _shifts(host: Host, writer: Writer) -> dict[str, dict[str, float]]:
     document = writer.text(300)
     facts = {}
     for shift in (1, -1, 17, -17, 1000, -1000):
-        header, rid = 1050 if shift < -100 else 50, f"shift{shift}"
+        header, rid = 1050 if shift < -100 else 50, f"shift{shift}-absorb"
         host.flush()
         host.run(writer.text(header) + document + writer.text(20), f"{rid}-donor")
         prompt = writer.text(header + shift) + document + writer.text(12)

@@ -1,7 +1,8 @@
 """Architectures -> results/energy.json: joules and time to first token of cold, prefix, moved text.
 
 Needs an NVIDIA GPU and SGLang. Usage:
-    python benches/studies/energy/run.py --only GQA MHA MLA --seconds 150   seconds for each
+    python benches/studies/energy/run.py --only GQA MHA MLA --seconds 60   seconds for each, besides
+    about 45 s in which the engine starts
 """
 
 from __future__ import annotations
@@ -45,7 +46,6 @@ def main() -> int:
             traceback.print_exc()
             failed += 1
             continue
-        merge(options.out, rows)
         for row in rows:
             print(
                 f"{row['case']:34} {row['metric']:28} {row['value']:10} {row['unit']}", flush=True
@@ -79,6 +79,7 @@ def _cases(name: str, server: Server, options: argparse.Namespace) -> list[Row]:
         kinds["irminsul hit"] = lambda cold: prompts.holes(cold, 2, most)
     taken: dict[str, list[tuple[float, float, float]]] = {}
     meter, clock = Meter(), Clock(options.seconds)
+    rows: list[Row] = []
     warm = True
     while clock.goes_on(len(taken.get("cold", [])), 3):
         server.flush()
@@ -89,8 +90,10 @@ def _cases(name: str, server: Server, options: argparse.Namespace) -> list[Row]:
         if not warm:
             for kind, values in seen.items():
                 taken.setdefault(kind, []).append(values)
+            rows = [row for kind, v in taken.items() for row in _rows(name, kind, v, taken)]
+            merge(options.out, rows)  # a run that is cut short keeps what was measured
         warm = False
-    return [row for kind, values in taken.items() for row in _rows(name, kind, values, taken)]
+    return rows
 
 
 class Meter:

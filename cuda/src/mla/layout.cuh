@@ -22,6 +22,7 @@ struct Config {
   static constexpr int Q_SHARED_SLABS = HEAD_DIM / SLAB_DIM - Q_SLABS;
   static constexpr int Q_PAIRS = (Q_SLABS + PAIR_SLABS - 1) / PAIR_SLABS;
   static constexpr int HANDED_AT = 20;  // products of the next S issued before P is handed over
+  static_assert(HANDED_AT < 16 || (HANDED_AT >= 20 && HANDED_AT < 36), "a product with a pair");
   static constexpr int THREADS = 512;
   static constexpr int SCORES_REGISTERS = 152;
   static constexpr int OUTPUT_REGISTERS = 160;

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import batches
 import numpy as np
+import outlines
 import pytest
 import tasks
 import torch
@@ -124,7 +125,7 @@ def source():
 
 
 def stages():
-    return [replace(s, batch_tokens=4608) for s in batches.curriculum(4608, 4096)]
+    return [replace(s, batch_tokens=4608) for s in outlines.curriculum(4608, 4096)]
 
 
 def test_batches_depend_on_seed_index_and_stage_alone(source):
@@ -178,7 +179,7 @@ def steps_to(world, question):
 
 
 def test_scores_count_whole_answers():
-    asked = [batches.Asked("a", 2, 4), batches.Asked("a", 5, 7), batches.Asked("a", 7, 8)]
+    asked = [outlines.Asked("a", 2, 4), outlines.Asked("a", 5, 7), outlines.Asked("a", 7, 8)]
     present = torch.tensor([[True, True, False]])
     blank = torch.zeros(1, 8)
     batch = batches.Batch(blank, blank, 1, asked, present, torch.zeros(1, 3, 3))

@@ -20,6 +20,8 @@ WIDENED_ROWS = 512
 """Query rows (token x head) of a sequence from which its keys are widened once for all of them."""
 WIDENED_BYTES = 1 << 30
 """Memory that the widened pages of a call may take."""
+WIDENED_SEQUENCES = 65_535
+"""Sequences that the widening kernel takes: its grid has a row for each."""
 
 _OPS = torch.library.Library("irminsul", "FRAGMENT")  # type: ignore[no-untyped-call]
 _OPS.define(  # type: ignore[no-untyped-call]
@@ -163,7 +165,9 @@ def _by_kernel(
         )
     kernel, cluster = loader.library().irm_mla_fp8_attention, 1
     many_rows = q.shape[1] * max_q_len >= WIDENED_ROWS
-    if many_rows and tiles.shape[0] * PAGE_SIZE * HEAD_DIM * q.element_size() <= WIDENED_BYTES:
+    some = tiles.shape[0] > 0 and tile_start.shape[0] <= WIDENED_SEQUENCES
+    size = tiles.shape[0] * PAGE_SIZE * HEAD_DIM * q.element_size()
+    if many_rows and some and size <= WIDENED_BYTES:
         kernel, cluster = loader.library().irm_mla_attention, 0
         cache, tiles = widen_tiles(cache, tiles, tile_start, tile_count)
         shape = (q.shape[0], q.shape[1], max_q_len, cluster)

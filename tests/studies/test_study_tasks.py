@@ -4,8 +4,8 @@ import itertools
 from dataclasses import replace
 
 import batches
+import drafts
 import numpy as np
-import outlines
 import pytest
 import tasks
 import torch
@@ -125,7 +125,7 @@ def source():
 
 
 def stages():
-    return [replace(s, batch_tokens=4608) for s in outlines.curriculum(4608, 4096)]
+    return [replace(s, batch_tokens=4608) for s in drafts.curriculum(4608, 4096)]
 
 
 def test_batches_depend_on_seed_index_and_stage_alone(source):
@@ -179,7 +179,7 @@ def steps_to(world, question):
 
 
 def test_scores_count_whole_answers():
-    asked = [outlines.Asked("a", 2, 4), outlines.Asked("a", 5, 7), outlines.Asked("a", 7, 8)]
+    asked = [drafts.Asked("a", 2, 4), drafts.Asked("a", 5, 7), drafts.Asked("a", 7, 8)]
     present = torch.tensor([[True, True, False]])
     blank = torch.zeros(1, 8)
     batch = batches.Batch(blank, blank, 1, asked, present, torch.zeros(1, 3, 3))

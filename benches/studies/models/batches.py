@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tasks
 import torch
-from outlines import (
+from drafts import (
     FACT_TOKENS,
     MARKERS,
     Asked,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import batches
 import checkpoint
+import drafts
 import model as small
-import outlines
 import tasks
 import torch
 from forward import Forward
@@ -55,7 +55,7 @@ class Trainer:
         self.model = small.build(settings, options.seed).to(self.device)
         self.optimizer = _optimizer(self.model, options.lr)
         self.progress = Progress()
-        self.stages = outlines.curriculum(options.max_length, options.batch_tokens)
+        self.stages = drafts.curriculum(options.max_length, options.batch_tokens)
         if options.pin is not None:
             self.stages = [replace(self.stages[options.pin], names=128, latest=1.0, bars={})]
         if checkpoint.exists(options.state):

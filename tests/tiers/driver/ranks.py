@@ -38,7 +38,7 @@ def run(host: Host) -> dict[str, Any]:
     writer = Writer(seed=21)
     prompts = traffic(writer, 5)
     first = serve(host, prompts, "first")
-    time.sleep(2.0)  # written behind
+    time.sleep(6.0)  # written behind
     for number in range(3):
         host.run(writer.text(POOL // 2 - 64), f"noise-{number}", max_new_tokens=1)
     evicted = serve(host, prompts, "evicted")

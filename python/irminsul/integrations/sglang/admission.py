@@ -74,6 +74,8 @@ class Admission:
         self._gathering = Gathering(settings.gather if agreement.ranks == 1 else 0.0)
         self._gathers: Any = None
         self._cut: Any = None
+        # How many requests decode while a batch is built; None until it is asked for.
+        self._decoding: int | None = None
         self._tiers = getattr(cache, "tiers", NoTiers())
 
     def add_one(self, original: Call, adder: Any, request: Any, *args: Any, **kw: Any) -> Any:
@@ -145,12 +147,12 @@ class Admission:
 
     def release(self) -> None:
         """Unlock every donor and forget the batch that was being built."""
-        self._windows, self._barred = [], False
+        self._windows, self._barred, self._decoding = [], False, None
         self._unlock(list(self._locked))
 
     def _must_wait(self, adder: Any, request: Any) -> bool:
         """Return whether `request` would undo the plans of those already in the batch."""
-        if not any(window.spans for window in self._windows):
+        if not self.lends():
             return False
         return refuse.request_reason(request) is not None or self._left(adder).rows < 1
 
@@ -171,10 +173,16 @@ class Admission:
         if self._gathers is adder:
             return True
         cheap = bool(window.spans) and window.end - window.start - window.reused <= _CHEAP
-        idle = cheap and not budget.decoding(adder)
+        idle = cheap and not self._decoders(adder)
         waits = idle and self._gathering.waits(adder.waiting_queue_len)
         self._gathers = adder if waits else None
         return waits
+
+    def _decoders(self, adder: Any) -> int:
+        """Return how many requests decode; counted once for each batch that is built."""
+        if self._decoding is None:
+            self._decoding = budget.decoding(adder)
+        return self._decoding
 
     def _left(self, adder: Any) -> Limits:
         """Return the limits that the rest of the batch has to keep."""
@@ -196,20 +204,17 @@ class Admission:
         except Exception:
             window.spans = []
             self._metrics.fallback("planner", "planning failed; this request is computed in full")
-        if self._agreed(window):
+        if finding.agreed([window], self._agreement):
             return window
         if self._tiers.enabled:
             # Chunks arrive when they arrive: with those that all ranks have they may agree.
             limits = self._left(adder)
             self._tiers.meet(window, limits)
             finding.cut_to_limits([window], limits, self._metrics)
-        if not self._tiers.enabled or not self._agreed(window):
+        if not self._tiers.enabled or not finding.agreed([window], self._agreement):
             window.spans = []
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         return window
-
-    def _agreed(self, window: Window) -> bool:
-        return self._agreement.ranks == 1 or self._agreement.agree(finding.digest([window]))
 
     def _fill(self, window: Window, limits: Limits) -> None:
         namespace = self._cache.lookup_namespace(window.request)
@@ -254,7 +259,7 @@ class Admission:
     def _keep(self, adder: Any, window: Window) -> None:
         window.cut(compat.extend_end(window.request))
         self._windows.append(window)
-        self._gathering.saw(len(adder.can_run_list) + budget.decoding(adder))
+        self._gathering.saw(len(adder.can_run_list) + self._decoders(adder))
         # Its results are cut by lengths that a plan changes, so the whole batch is computed.
         self._barred |= refuse.request_reason(window.request) is not None
 

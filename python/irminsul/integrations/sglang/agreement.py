@@ -76,20 +76,13 @@ class Agreement:
         digest
             In ``[0, 2**62)``, for example from `digest_of`; `NOTHING` when there is no plan.
         """
-        if self._group is None:
-            return True
-        # Largest digest and, negated, the smallest one.
-        extremes = torch.tensor([digest, -digest], dtype=torch.int64)
-        torch.distributed.all_reduce(extremes, torch.distributed.ReduceOp.MAX, self._group)
-        return int(extremes[0]) == -int(extremes[1])
+        # Smallest digest and, negated, the largest one.
+        smallest, largest = self.least([digest, -digest])
+        return smallest == -largest
 
     def all_of(self, ready: bool) -> bool:
         """Return whether every rank is `ready`, the same answer on all of them."""
-        if self._group is None:
-            return ready
-        least = torch.tensor([int(ready)], dtype=torch.int64)
-        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, self._group)
-        return bool(least[0])
+        return bool(self.least([ready])[0])
 
     def least(self, numbers: Sequence[int]) -> list[int]:
         """Return the least that any rank gave at each place, the same answer on all of them.

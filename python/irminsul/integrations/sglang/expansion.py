@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang.planner import to_device
 from irminsul.integrations.sglang.spans import BatchPlan
+from irminsul.integrations.sglang.streams import to_device
 
 
 def expand(forward_batch: Any, plan: BatchPlan) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from irminsul import Namespace, Reuse
-from irminsul.integrations.sglang.agreement import NOTHING, digest_of
+from irminsul.integrations.sglang.agreement import NOTHING, Agreement, digest_of
 from irminsul.integrations.sglang.compat import prompt_tokens
 from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
@@ -116,6 +116,13 @@ def digest(windows: Sequence[Window]) -> int:
                 # Nodes of a tree are the same by their place, chunks in host memory are not.
                 numbers += [getattr(node, "number", 0), offset, count]
     return digest_of(numbers)
+
+
+def agreed(windows: Sequence[Window], agreement: Agreement) -> bool:
+    """Return whether every rank plans `windows` alike; collective where there are several."""
+    if agreement.ranks == 1:
+        return True
+    return agreement.agree(digest(windows) if windows else NOTHING)
 
 
 def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -> None:

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang.planner import to_device, use_on_this_stream
+from irminsul.integrations.sglang import refuse
+from irminsul.integrations.sglang.streams import to_device, use_on_this_stream
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def split(batch: Any, budget: int | None) -> list[Head]:
         short enough, or it is one whose results are cut by lengths that must stay.
     """
     lengths = list(batch.extend_lens)
-    if budget is None or sum(lengths) <= budget or not _may_be_cut(batch):
+    if budget is None or sum(lengths) <= budget or refuse.batch_reason(batch) is not None:
         return []
     kept = _tails(lengths, max(budget, len(lengths)))
     ids, slots = batch.prefill_input_ids_cpu, batch.out_cache_loc
@@ -98,15 +99,6 @@ def adopt(forward_batch: Any, batch: Any, make: Callable[[Any], Any]) -> list[An
         lengths = forward_batch.extend_seq_lens_cpu
         forward_batch.extend_logprob_start_lens_cpu = list(map(min, starts, lengths))
     return [make(_alone(head, batch, forward_batch.seq_lens.device)) for head in heads]
-
-
-def _may_be_cut(batch: Any) -> bool:
-    for request in batch.reqs:
-        given = request.multimodal_inputs is not None or request.input_embeds is not None
-        if given or getattr(request, "return_hidden_states", False):
-            return False
-    starts = batch.extend_logprob_start_lens or []
-    return not batch.return_logprob or list(starts) == list(batch.extend_lens)
 
 
 def _tails(lengths: list[int], budget: int) -> list[int]:

@@ -13,9 +13,17 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from irminsul.integrations.sglang import expansion, finding, heads, planner, testing
+from irminsul.integrations.sglang import (
+    expansion,
+    finding,
+    heads,
+    planner,
+    refuse,
+    streams,
+    testing,
+)
 from irminsul.integrations.sglang.admission import Admission
-from irminsul.integrations.sglang.agreement import NOTHING, Agreement
+from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
@@ -97,7 +105,7 @@ class Hooks:
             self._metrics.fallback("planner", "planning failed; this batch is computed in full")
         finally:
             self.admission.release()
-        if not self._agreed(windows if trimmed else []):
+        if not finding.agreed(windows if trimmed else [], self._agreement):
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         elif trimmed is not None:
             planner.trim(batch, windows, trimmed, self._metrics)
@@ -121,10 +129,6 @@ class Hooks:
             self._metrics.fallback("planner", "a long batch could not be cut; it runs in one")
         self._metrics.add("split_batches", bool(batch.irm_heads))
 
-    def _agreed(self, windows: list[Window]) -> bool:
-        alone = self._agreement.ranks == 1
-        return alone or self._agreement.agree(finding.digest(windows) if windows else NOTHING)
-
     def adopt(self, forward_batch: Any, batch: Any, runner: Any) -> None:
         """After ``ForwardBatch.init_new``: give the trimmed tokens their true positions."""
         plan: BatchPlan | None = getattr(batch, "irm_plan", None)
@@ -136,7 +140,7 @@ class Hooks:
         if not forward_batch.forward_mode.is_extend():
             return
         plan.adopted = True
-        planner.use_on_this_stream(plan.tensors())
+        streams.use_on_this_stream(plan.tensors())
         # Tokens of decoding requests that a mixed batch appended keep SGLang's positions.
         positions = forward_batch.positions.clone()
         positions[: len(plan.positions)] = plan.positions
@@ -206,21 +210,10 @@ class Hooks:
     def _eligible(self, batch: Any, windows: list[Window]) -> bool:
         if not batch.forward_mode.is_extend() or not windows:
             return False
-        # The batch's other requests slice per-token results by the lengths that SGLang keeps.
-        if any(getattr(window.request, "return_hidden_states", False) for window in windows):
-            self._metrics.fallback("batch_hidden_states")
-            return False
-        if any(window.request.multimodal_inputs is not None for window in windows):
-            self._metrics.fallback("batch_multimodal")
-            return False
-        if any(window.request.input_embeds is not None for window in windows):
-            self._metrics.fallback("batch_embeddings")
-            return False
-        starts = batch.extend_logprob_start_lens or []
-        if batch.return_logprob and list(starts) != list(batch.extend_lens):
-            self._metrics.fallback("batch_prompt_logprobs")
-            return False
-        return True
+        reason = refuse.batch_reason(batch)
+        if reason is not None:
+            self._metrics.fallback(f"batch_{reason}")
+        return reason is None
 
     def _prepare(self, batch: Any, windows: list[Window]) -> planner.Trimmed | None:
         for window in windows:

@@ -9,7 +9,7 @@ that is about to be freed. `prepare` builds everything and may fail; `trim` assi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,20 +210,3 @@ def _count(plan: BatchPlan, metrics: Metrics, spans: int) -> None:
     rows = sum(len(holes) for holes in plan.holes)
     metrics.add("rows", rows)
     metrics.observe("rows_per_forward", rows)
-
-
-def to_device(host: Tensor, device: torch.device) -> Tensor:
-    """Copy `host` to `device` without waiting for it."""
-    if device.type == "cpu":
-        return host
-    return host.pin_memory().to(device, non_blocking=True)
-
-
-def use_on_this_stream(tensors: Iterable[Tensor]) -> None:
-    """Let the current stream read what was made on another.
-
-    Without this the allocator could hand its memory out there again while this one still reads.
-    """
-    for tensor in tensors:
-        if tensor.is_cuda:
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))

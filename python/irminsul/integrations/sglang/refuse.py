@@ -119,6 +119,24 @@ def request_reason(request: Any) -> str | None:
     return None
 
 
+def batch_reason(batch: Any) -> str | None:
+    """Return why the lengths of `batch`'s requests must stay, or None.
+
+    Results that come token by token are cut by the lengths that SGLang keeps, so one such request
+    keeps all of the batch as it is.
+    """
+    if any(getattr(request, "return_hidden_states", False) for request in batch.reqs):
+        return "hidden_states"
+    if any(request.multimodal_inputs is not None for request in batch.reqs):
+        return "multimodal"
+    if any(request.input_embeds is not None for request in batch.reqs):
+        return "embeddings"
+    starts = batch.extend_logprob_start_lens or []
+    if batch.return_logprob and list(starts) != list(batch.extend_lens):
+        return "prompt_logprobs"
+    return None
+
+
 def _model_reasons(context: Any) -> Iterator[str]:
     from sglang.srt.configs.model_config import AttentionArch
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.planner import Placed, use_on_this_stream
+from irminsul.integrations.sglang.planner import Placed
 from irminsul.integrations.sglang.share_loans import Lent, Loan
 from irminsul.integrations.sglang.share_tables import (
     MOST_CUTS,
@@ -30,6 +30,7 @@ from irminsul.integrations.sglang.share_tables import (
     Piece,
 )
 from irminsul.integrations.sglang.spans import Span, Window
+from irminsul.integrations.sglang.streams import use_on_this_stream
 
 LEAST_PAGES = 4
 """Fewest pages worth borrowing in one piece: an offset costs one tile more, a copy costs little."""

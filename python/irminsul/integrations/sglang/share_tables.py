@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from irminsul.attention import PAGE_SIZE, TileTable
+from irminsul.integrations.sglang.streams import to_device
 from irminsul.rotation import RopeTable
 
 MOST_CUTS = 256
@@ -144,9 +145,7 @@ class Entry:
     @classmethod
     def of(cls, row: int, number: int, borrowed: Sequence[Borrowed], device: torch.device) -> Entry:
         """Make the entry of a request that borrows `borrowed`."""
-        tiles = torch.from_numpy(columns_of(borrowed))
-        if device.type != "cpu":
-            tiles = tiles.pin_memory().to(device, non_blocking=True)
+        tiles = to_device(torch.from_numpy(columns_of(borrowed)), device)
         heads = torch.cat([piece.heads for run in borrowed for piece in run.pieces])
         pages = (heads // PAGE_SIZE).to(torch.int32)
         numbers = tiles[:, 0].long()

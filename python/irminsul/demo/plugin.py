@@ -24,13 +24,13 @@ _SCHEDULE = "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend
 _SAMPLE = "sglang.srt.model_executor.model_runner.ModelRunner.sample"
 
 
-def plugin_folder(folder: Path) -> Path:
-    """Make `folder` a ``PYTHONPATH`` entry whose plugin is `register`, and return it."""
-    metadata = folder / f"{PLUGIN_NAME}-0.dist-info"
+def plugin_folder(folder: Path, name: str = PLUGIN_NAME, module: str = __name__) -> Path:
+    """Make `folder` a ``PYTHONPATH`` entry whose plugin is `register` of `module`; return it."""
+    metadata = folder / f"{name}-0.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN_NAME}\nVersion: 0\n")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
     (metadata / "entry_points.txt").write_text(
-        f"[sglang.srt.plugins]\n{PLUGIN_NAME} = {__name__}:register\n"
+        f"[sglang.srt.plugins]\n{name} = {module}:register\n"
     )
     return folder
 

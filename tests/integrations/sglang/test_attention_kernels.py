@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-import torch
-
-pytest.importorskip("triton")
-CHECKS = Path(__file__).parent / "driver" / "attention_kernels.py"
+import triton_checks
 
 
 def test_kernels_equal_plain_torch() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "0" if torch.cuda.is_available() else "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CHECKS)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = triton_checks.run("attention_kernels.py")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout

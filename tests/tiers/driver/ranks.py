@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "sglang" / "
 
 import unequal
 from host import Host, answer
+from irminsul.demo.plugin import plugin_folder
 from text import Writer
 
 POOL = 4096
@@ -77,7 +78,9 @@ def _burst(host: Host, writer: Writer) -> list[int]:
 
 def main() -> None:
     config = json.loads(Path(sys.argv[1]).read_text())
-    plugins = unequal.folder(Path(tempfile.mkdtemp(dir=config["dump"])) / "plugin")
+    plugins = plugin_folder(
+        Path(tempfile.mkdtemp(dir=config["dump"])) / "plugin", unequal.NAME, unequal.__name__
+    )
     paths = (str(plugins), str(Path(__file__).parent), os.environ["PYTHONPATH"])
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     host = Host(config)

@@ -9,21 +9,9 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 NAME = "irminsul_unequal"
-
-
-def folder(path: Path) -> Path:
-    """Make `path` a ``PYTHONPATH`` entry whose plugin is `register`, and return it."""
-    metadata = path / f"{NAME}-0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text(
-        f"[sglang.srt.plugins]\n{NAME} = {__name__}:register\n"
-    )
-    return path
 
 
 def register() -> None:

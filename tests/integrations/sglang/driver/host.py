@@ -128,6 +128,20 @@ def _gpu_arguments(model: str, **overrides: Any) -> dict[str, Any]:
     return {**defaults, **overrides}
 
 
+def outcome(answers: list[Any]) -> dict[str, Any]:
+    """Return what tests of storms compare of answers, some of which may be exceptions."""
+    results = [answer(given) for given in answers if isinstance(given, dict)]
+    aborted = sum(result["finish"] == "abort" for result in results)
+    return {
+        "answers": len(results),
+        "aborted": aborted + len(answers) - len(results),
+        "retractions": sum(result["retractions"] for result in results),
+        "cached": sum(result["cached"] for result in results),
+        "prompt": sum(result["prompt"] for result in results),
+        "too_many": [r for r in results if r["cached"] > max(0, r["prompt"] - 1)],
+    }
+
+
 def answer(result: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of an engine's answer that tests compare; an early abort has few."""
     meta = result["meta_info"]

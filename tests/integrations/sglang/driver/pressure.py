@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from host import Host, answer
+from host import Host, answer, outcome
 from text import Writer
 
 
@@ -19,7 +19,7 @@ def run(host: Host) -> dict[str, Any]:
 
 def _storm(host: Host, writer: Writer, documents: list[list[int]]) -> dict[str, Any]:
     """Rounds of three requests whose documents do not all fit; some are aborted on the way."""
-    results, aborted = [], 0
+    answers: list[Any] = []
     for turn in range(6):
         requests, aborts = [], {}
         for slot in range(3):
@@ -30,16 +30,8 @@ def _storm(host: Host, writer: Writer, documents: list[list[int]]) -> dict[str, 
             requests.append(host.request(prompt, rid, max_new_tokens=writer.number(1, 30)))
             if slot == turn % 3:
                 aborts[rid] = 0.1 * writer.number(1, 8)
-        answers = host.run_all(requests, aborts)
-        aborted += sum(not isinstance(a, dict) or answer(a)["finish"] == "abort" for a in answers)
-        results += [answer(a) for a in answers if isinstance(a, dict)]
-    return {
-        "answers": len(results),
-        "aborted": aborted,
-        "cached": sum(result["cached"] for result in results),
-        "prompt": sum(result["prompt"] for result in results),
-        "too_many": [r for r in results if r["cached"] > max(0, r["prompt"] - 1)],
-    }
+        answers += host.run_all(requests, aborts)
+    return outcome(answers)
 
 
 def _retraction(host: Host, writer: Writer, documents: list[list[int]]) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from host import Host, answer
+from host import Host, outcome
 from text import Writer
 
 
 def run(host: Host) -> dict[str, Any]:
     writer = Writer(seed=33)
     documents = [writer.text(520) for _ in range(4)]
-    results, aborted = [], 0
+    answers: list[Any] = []
     for turn in range(5):
         requests, aborts = [], {}
         for slot in range(4):
@@ -21,14 +21,6 @@ def run(host: Host) -> dict[str, Any]:
             requests.append(host.request(prompt, rid, max_new_tokens=writer.number(30, 70)))
             if slot == turn % 4:
                 aborts[rid] = 0.3 * writer.number(1, 8)
-        answers = host.run_all(requests, aborts)
-        aborted += sum(not isinstance(a, dict) or answer(a)["finish"] == "abort" for a in answers)
-        results += [answer(a) for a in answers if isinstance(a, dict)]
+        answers += host.run_all(requests, aborts)
     host.idle_check()
-    return {
-        "answers": len(results),
-        "aborted": aborted,
-        "retractions": sum(result["retractions"] for result in results),
-        "cached": sum(result["cached"] for result in results),
-        "too_many": [r for r in results if r["cached"] > max(0, r["prompt"] - 1)],
-    }
+    return outcome(answers)

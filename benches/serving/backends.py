@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import time
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 from backend_engine import Engine
 from backend_rows import HOLES, MOVED, Found, rows_of
-from common import Row, machine, vocabulary
+from common import Row, save, vocabulary
 
 GROUPS = "irminsul,flashinfer,irminsul+irminsul,flashinfer+irminsul;flashmla,triton"
 CASES = (
@@ -191,9 +190,7 @@ def main() -> int:
     def keep() -> None:
         rows[:] = rows_of(found, arguments.cases, arguments.contexts, arguments.tokens)
         if arguments.out:
-            command = shlex.join(["python", *sys.argv])
-            report = {"machine": machine(), "command": command, "rows": rows}
-            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+            save(arguments.out, rows)
 
     for group in arguments.groups.split(";"):
         began = time.perf_counter()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import platform
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -273,6 +275,13 @@ def machine() -> str:
 
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def save(out: Path, rows: Sequence[Row]) -> None:
+    """Write `rows`, with the machine and the command that made them, to `out`."""
+    report = {"machine": machine(), "command": shlex.join(["python", *sys.argv]), "rows": rows}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import Row, machine, show
+from common import Row, save, show
 from irminsul.demo.model import TinyModel
 
 DRIVER = Path(__file__).parents[2] / "tests" / "integrations" / "sglang" / "driver" / "main.py"
@@ -132,15 +131,10 @@ def main() -> int:
             failed += 1
             continue
         print(f"# {engine}: {time.perf_counter() - began:.1f} s", flush=True)
-        rows += rows_of(engine, facts)
-        show(rows_of(engine, facts))
-        content = {
-            "machine": machine(),
-            "command": shlex.join(["python", *sys.argv]),
-            "rows": rows,
-        }
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+        fresh = rows_of(engine, facts)
+        rows += fresh
+        show(fresh)
+        save(arguments.out, rows)
     return 1 if failed else 0
 
 

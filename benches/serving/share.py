@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from common import Ids, Prompts, Reply, Row, machine, ratio_row, show, vocabulary
+from common import Ids, Prompts, Reply, Row, ratio_row, save, show, vocabulary
 from share_engine import ANSWER, MODES, Engine, Held
 
 ROW_BYTES = 576 * 2  # of one token in one layer, bf16
@@ -203,10 +202,8 @@ def main() -> int:
         for server in servers.values():
             server.stop()
     rows = rows_of(single, held, alone, arguments)
-    report = {"machine": machine(), "command": shlex.join(["python", *sys.argv]), "rows": rows}
     if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+        save(arguments.out, rows)
     show(rows)
     return 0
 

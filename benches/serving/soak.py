@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
-import shlex
 import sys
 import tempfile
 import time
@@ -27,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from common import Ids, Row, Server, machine
+from common import Ids, Row, Server, save
 
 VOCABULARY = 512
 ANSWER = 16  # tokens of a bystander's answer
@@ -272,13 +270,7 @@ def main() -> int:
         before = before or memory(server)
         print(f"{(time.monotonic() - began) / 60:.1f} min {dict(soak.counts)}", flush=True)
     made = compared + rows(soak, time.monotonic() - began, before, memory(server))
-    result = {
-        "machine": machine(),
-        "command": shlex.join(["python", *sys.argv]),
-        "rows": made,
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    save(arguments.out, made)
     server.stop()
     wrong = soak.counts["wrong"] + soak.counts["impossible"] + soak.counts["outside_vocabulary"]
     return 1 if wrong else 0

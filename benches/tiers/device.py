@@ -36,6 +36,7 @@ from irminsul.integrations.sglang.tiers.writer import WriteBehind
 from irminsul.rotation import RopeTable
 from irminsul.tiers import ChunkPool, ChunkRows, ChunkSpace, HostTier, RowLayout, Speeds
 from irminsul.tiers.value import encoded_bytes
+from report import save as save_rows
 from tiers.mooncake_store import Store, until, why_not
 
 MIB = 1 << 20
@@ -246,8 +247,7 @@ def main() -> None:
 
     def save() -> None:
         name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-        result = {"machine": name, "command": "python benches/tiers/device.py", "rows": rows}
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+        save_rows(arguments.out, name, "device.py", rows)
 
     if torch.cuda.is_available():
         rows += device_rows()

@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import pickle
-import platform
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from irminsul.tiers import ChunkRows
 from irminsul.tiers.value import encode_into, encoded_bytes
+from report import processor, save
 from served import (
     ARENA_BYTES,
     DOCUMENT,
@@ -270,13 +270,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for found in cases(Path(folder)):
             rows.append(found)
-            result = {
-                "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-                "command": "python benches/tiers/faults.py",
-                "rows": rows,
-            }
-            if arguments.out:
-                arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+            save(arguments.out, processor(), "faults.py", rows)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import save
 
 
 def serve(engine: Any, prompts: list[Any]) -> list[dict[str, Any]]:
@@ -117,12 +118,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for length in arguments.lengths:
         rows += measure(engine, length, arguments.prompts, arguments.pool)
-        result = {
-            "machine": "one GPU, SGLang, weights not loaded",
-            "command": "python benches/tiers/gpu_engine.py",
-            "rows": rows,
-        }
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+        save(arguments.out, "one GPU, SGLang, weights not loaded", "gpu_engine.py", rows)
     engine.shutdown()
 
 

@@ -28,6 +28,7 @@ from irminsul.tiers import ChunkSpace, RowLayout
 from irminsul.tokenizer import load_tokenizer
 from irminsul.traces.reader import read_calls
 from numpy.typing import NDArray
+from report import save
 
 SPACE = ChunkSpace(Namespace(), RowLayout("none", 1, 1))
 SINKS = Policy().sink_tokens
@@ -149,13 +150,8 @@ def main() -> None:
     for source in arguments.files:
         rows += rows_of(source, measure(source))
         print(json.dumps(rows[-len(KINDS) :]), flush=True)
-        result = {
-            "machine": f"{platform.machine()}; counts, no times",
-            "command": "python benches/tiers/recovery.py "
-            + " ".join(Path(name).name for name in arguments.files),
-            "rows": rows,
-        }
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+        names = " ".join(Path(name).name for name in arguments.files)
+        save(arguments.out, f"{platform.machine()}; counts, no times", f"recovery.py {names}", rows)
 
 
 if __name__ == "__main__":

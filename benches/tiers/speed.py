@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from irminsul import Namespace
 from irminsul.tiers import ChunkRows, ChunkSpace, RowLayout
 from irminsul.tiers.value import encoded_bytes
+from report import processor, save
 from tiers.mooncake_store import Store
 
 MIB = 1 << 20
@@ -209,13 +209,7 @@ def main() -> None:
     rows = []
     for workers in arguments.workers:
         rows += compare(workers, arguments.shapes, arguments.rounds)
-    result = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, loopback",
-        "command": "python benches/tiers/speed.py",
-        "rows": rows,
-    }
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    save(arguments.out, f"{processor()}, loopback", "speed.py", rows)
 
 
 if __name__ == "__main__":

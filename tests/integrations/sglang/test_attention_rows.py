@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.attention import mla_attention
-from irminsul.integrations.sglang.attention_rows import (
+from irminsul.integrations.sglang.attention.rows import (
     Rows,
     decode_rows,
     extend_rows,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from irminsul.attention import PAGE_SIZE, KeySpan, TileTable, tiles_from_spans
-from irminsul.integrations.sglang.share_tables import Borrowed, Entry, LoanTables, Piece, columns_of
+from irminsul.integrations.sglang.share.tables import Borrowed, Entry, LoanTables, Piece, columns_of
 from irminsul.rotation import RopeTable
 
 CPU = torch.device("cpu")

@@ -13,19 +13,19 @@ from irminsul import ChunkParams, Policy, Registry, __version__
 from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import (
     absorb,
-    attention,
     compat,
     plugin,
     refuse,
     runtime,
     selfcheck,
     settings,
-    share_start,
 )
 from irminsul.integrations.sglang.agreement import Agreement
+from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.share import start as share
 from irminsul.integrations.sglang.spans import Limits
 from irminsul.rotation import RopeTable
 
@@ -115,7 +115,7 @@ def _build(context: Any, options: Settings) -> Any:
         context.params, registry, _identity(context, pool, table), options, metrics
     )
     if options.reuse == "share":
-        share_start.connect(cache, context, metrics)
+        share.connect(cache, context, metrics)
     _add_tiers(context, cache, table, options, metrics, policy)
     requests = int(context.params.req_to_token_pool.size)
     limits = Limits(
@@ -158,8 +158,8 @@ def _forward_tokens(context: Any) -> int:
 def _tree(context: Any, options: Settings) -> Any:
     """Return the class of the tree."""
     if options.reuse == "share":
-        share_start.check(context, options)
-        from irminsul.integrations.sglang.share_cache import SharingRadixCache
+        share.check(context, options)
+        from irminsul.integrations.sglang.share.cache import SharingRadixCache
 
         return SharingRadixCache
     from irminsul.integrations.sglang.cache import IrminsulRadixCache
@@ -215,8 +215,8 @@ def _costs(context: Any, pool: Any, options: Settings) -> Costs | None:
         ranks = max(1, ranks // int(compat.server_value(arguments, "dp_size", 1)))
     prefill = refuse.prefill_backend(arguments)
     decompresses = prefill in absorb.DECOMPRESSING
-    if prefill == attention.NAME:
-        decompresses = attention.decompresses() and options.reuse == "copy"
+    if prefill == registration.NAME:
+        decompresses = registration.decompresses() and options.reuse == "copy"
     return Costs.of_model(context.model_config.hf_text_config, ranks, decompresses=decompresses)
 
 

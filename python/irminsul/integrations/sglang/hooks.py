@@ -33,7 +33,7 @@ from irminsul.rotation import RopeTable, relocate_rows
 
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.cache import IrminsulRadixCache
-    from irminsul.integrations.sglang.share import Sharing
+    from irminsul.integrations.sglang.share.lending import Sharing
 
 
 class Hooks:

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from irminsul.integrations.sglang import attention, runtime, tenancy
+from irminsul.integrations.sglang import runtime, tenancy
+from irminsul.integrations.sglang.attention import registration
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def register() -> None:
 
     if BACKEND in registered_radix_cache_backends():
         return
-    attention.register()
+    registration.register()
     register_radix_cache_backend(BACKEND, _build)
     HookRegistry.register(_ADD_ONE, _around_add_one, HookType.AROUND)
     HookRegistry.register(_ADD_CHUNKED, _around_add_chunked, HookType.AROUND)

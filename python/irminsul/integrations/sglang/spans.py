@@ -220,7 +220,7 @@ class BatchPlan:
     host
         What is copied from host memory besides, or None.
     lent
-        What requests borrow where it lies, see `irminsul.integrations.sglang.share.Lent`.
+        What requests borrow where it lies, see `irminsul.integrations.sglang.share.loans.Lent`.
     """
 
     holes: list[list[tuple[int, int]]]

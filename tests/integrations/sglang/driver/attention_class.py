@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from irminsul.demo import cpu_host
-from irminsul.integrations.sglang import attention
+from irminsul.integrations.sglang.attention import registration
 
 HEADS, WIDTH, LATENT, PAGE, POOL = 4, 576, 512, 64, 4096
 
@@ -36,8 +36,8 @@ def one_rank() -> Any:
 
 def compare() -> dict[str, Any]:
     runner = make_runner()
-    attention.register()
-    attention.register()
+    registration.register()
+    registration.register()
     from sglang.srt import server_args
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
@@ -63,8 +63,8 @@ def turns() -> dict[str, bool]:
 
     layers = forward_mla.DeepseekMLAForwardMixin
     layers._fuse_rope_for_trtllm_mla = lambda self, batch: self.rotary_emb == "asks"
-    attention._leave_turning_to_backend()
-    attention._leave_turning_to_backend()
+    registration._leave_turning_to_backend()
+    registration._leave_turning_to_backend()
 
     def asked(backend: str, mode: str, rotary: Any) -> bool:
         layer = SimpleNamespace(current_attention_backend=backend, rotary_emb=rotary)

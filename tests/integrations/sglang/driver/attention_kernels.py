@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.attention import KeySpan, TileTable, tiles_from_pages, tiles_from_spans
-from irminsul.integrations.sglang import attention_kernels as kernels
+from irminsul.integrations.sglang.attention import kernels
 
 WIDTH = 2100
 

@@ -25,8 +25,8 @@ from irminsul.integrations.sglang import finding, planner  # noqa: E402
 from irminsul.integrations.sglang.metrics import Metrics  # noqa: E402
 from irminsul.integrations.sglang.settings import Settings  # noqa: E402
 from irminsul.integrations.sglang.share import Sharing  # noqa: E402
-from irminsul.integrations.sglang.share_cache import SharingRadixCache  # noqa: E402
-from irminsul.integrations.sglang.share_tables import LoanTables  # noqa: E402
+from irminsul.integrations.sglang.share.cache import SharingRadixCache  # noqa: E402
+from irminsul.integrations.sglang.share.tables import LoanTables  # noqa: E402
 from irminsul.integrations.sglang.spans import Limits, Window  # noqa: E402
 from irminsul.rotation import RopeTable  # noqa: E402
 from sglang.srt.managers.schedule_batch import Req  # noqa: E402

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import torch
-from irminsul.integrations.sglang.share_kernels import loan_tiles
-from irminsul.integrations.sglang.share_tables import Entry
+from irminsul.integrations.sglang.share.kernels import loan_tiles
+from irminsul.integrations.sglang.share.tables import Entry
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from test_share_tables import WIDTH, Request, listed, table

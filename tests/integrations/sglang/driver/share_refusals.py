@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 from irminsul.errors import Unsupported
-from irminsul.integrations.sglang import share_start
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.share import start as share_start
 from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
 from sglang.srt.mem_cache.radix_cache import RadixCache
 

@@ -212,7 +212,7 @@ class LoanTables:
         """
         most = min(self.capacity, -(-slots.shape[1] // PAGE_SIZE) + MOST_CUTS)
         if slots.is_cuda:
-            from irminsul.integrations.sglang.share_kernels import loan_tiles
+            from irminsul.integrations.sglang.share.kernels import loan_tiles
 
             stored = self._tiles, self._count, self._end
             return loan_tiles(slots, sequences, lengths, self._entry_of, stored, most)

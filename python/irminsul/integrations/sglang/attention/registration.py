@@ -45,7 +45,7 @@ def _create(runner: Any) -> Any:
         AttentionBackendRegistry,
     )
 
-    from irminsul.integrations.sglang.attention_backend import IrminsulAttentionBackend
+    from irminsul.integrations.sglang.attention.backend import IrminsulAttentionBackend
 
     backend = IrminsulAttentionBackend(runner)
     AttentionBackendRegistry.register(NAME, _form_for(backend))

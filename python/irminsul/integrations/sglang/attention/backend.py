@@ -19,15 +19,15 @@ from torch import Tensor
 
 from irminsul.attention import mla_attention
 from irminsul.errors import Unsupported
-from irminsul.integrations.sglang import attention
-from irminsul.integrations.sglang.attention_rows import (
+from irminsul.integrations.sglang.attention import registration
+from irminsul.integrations.sglang.attention.rows import (
     Rows,
     decode_rows,
     extend_rows,
     pages_of,
     refusals,
 )
-from irminsul.integrations.sglang.share_start import tables_for
+from irminsul.integrations.sglang.share.start import tables_for
 from irminsul.native import supports_device
 
 _ROW = 576  # numbers of a key, and of an absorbed query
@@ -185,7 +185,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
             rows = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
             new = (k.view(-1, 1, latent), k_rope.view(-1, 1, rope), rows, slots)
         if q.is_cuda and (turn or new is None or len(slots) == len(new[0]) == len(q)):
-            from irminsul.integrations.sglang.attention_kernels import join
+            from irminsul.integrations.sglang.attention.kernels import join
 
             return join(q, q_rope, new, turn)
         if new is not None:
@@ -224,7 +224,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
 
 def _decompressed(runner: Any) -> Any:
     """Return SGLang's flashinfer backend for prefill, or None where it is not installed."""
-    if not attention.decompresses():
+    if not registration.decompresses():
         return None
     from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
 

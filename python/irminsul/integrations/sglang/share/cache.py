@@ -23,8 +23,8 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.nodes import record_of
-from irminsul.integrations.sglang.share import Sharing, give_back
-from irminsul.integrations.sglang.share_loans import Interval, Loan
+from irminsul.integrations.sglang.share.lending import Sharing, give_back
+from irminsul.integrations.sglang.share.loans import Interval, Loan
 
 # Stands in the extra_key of nodes without their prefix, before a digest of that prefix.
 _PIECE = "\0irminsul-piece-"

@@ -10,13 +10,14 @@ from typing import Any
 
 from irminsul.attention import PAGE_SIZE
 from irminsul.errors import Unsupported
-from irminsul.integrations.sglang import attention, settings
+from irminsul.integrations.sglang import settings
 from irminsul.integrations.sglang.agreement import Agreement
+from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.compat import server_value
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.selfcheck import rope_table
 from irminsul.integrations.sglang.settings import Settings
-from irminsul.integrations.sglang.share_tables import LoanTables
+from irminsul.integrations.sglang.share.tables import LoanTables
 
 MOST_BORROWERS = 256
 """Requests that may borrow at the same time; each costs the tiles of a longest prompt, 16 bytes a
@@ -39,7 +40,7 @@ def tables_for(runner: Any) -> LoanTables | None:
     gets none here and is refused by `check` later, with the reason.
     """
     arguments = runner.server_args
-    ours = server_value(arguments, "radix_cache_backend") == attention.NAME
+    ours = server_value(arguments, "radix_cache_backend") == registration.NAME
     if not ours or settings.load().reuse != "share" or runner.page_size != PAGE_SIZE:
         return None
     slots = runner.req_to_token_pool.req_to_token
@@ -59,7 +60,7 @@ def check(context: Any, options: Settings) -> None:
 
 def connect(cache: Any, context: Any, metrics: Metrics) -> None:
     """Let requests of `cache` borrow; `check` has passed."""
-    from irminsul.integrations.sglang.share import Sharing
+    from irminsul.integrations.sglang.share.lending import Sharing
 
     tables = context.tp_worker.model_runner.attn_backend.loans
     cache.sharing = Sharing(cache, tables, metrics)
@@ -71,7 +72,7 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
     arguments = context.server_args
     common = server_value(arguments, "attention_backend")
     names = [str(server_value(arguments, way) or common) for way in _WAYS]
-    if set(names) != {attention.NAME}:
+    if set(names) != {registration.NAME}:
         yield (
             f"prefill and decode attend by {names[0]} and {names[1]}, which read rows of other "
             "positions as they lie: use --attention-backend irminsul for both."
@@ -99,5 +100,5 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
     if not (older or newer):
         yield "this SGLang releases rows in a way that was not looked at: use 0.5.16 or 0.5.23."
     loans = getattr(context.tp_worker.model_runner.attn_backend, "loans", None)
-    if set(names) == {attention.NAME} and page == PAGE_SIZE and loans is None:
+    if set(names) == {registration.NAME} and page == PAGE_SIZE and loans is None:
         yield "the attention backend has no tables for borrowed pages."

@@ -24,7 +24,7 @@ from irminsul.attention import (
     tiles_from_pages,
     tiles_from_spans,
 )
-from irminsul.integrations.sglang.share_tables import LoanTables
+from irminsul.integrations.sglang.share.tables import LoanTables
 
 
 @dataclass
@@ -93,7 +93,7 @@ def decode_rows(
     """
     table = _tiles(slots, sequences, lengths, page, loans)
     if slots.is_cuda:
-        from irminsul.integrations.sglang.attention_kernels import last_tokens
+        from irminsul.integrations.sglang.attention.kernels import last_tokens
 
         return Rows(table, *last_tokens(lengths, tokens), tokens)
     end = (len(sequences) + 1) * tokens
@@ -140,7 +140,7 @@ def _tiles(
     if loans is not None and loans.in_use:
         return loans.compose(slots, sequences, lengths)
     if slots.is_cuda:
-        from irminsul.integrations.sglang.attention_kernels import page_tiles, slot_tiles
+        from irminsul.integrations.sglang.attention.kernels import page_tiles, slot_tiles
 
         return (page_tiles if page == PAGE_SIZE else slot_tiles)(slots, sequences, lengths)
     if page == PAGE_SIZE:

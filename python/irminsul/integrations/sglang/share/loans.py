@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from irminsul.integrations.sglang.share_tables import Borrowed, Entry
+from irminsul.integrations.sglang.share.tables import Borrowed, Entry
 
 Interval = tuple[int, int]
 

@@ -21,8 +21,8 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.planner import Placed
-from irminsul.integrations.sglang.share_loans import Lent, Loan
-from irminsul.integrations.sglang.share_tables import (
+from irminsul.integrations.sglang.share.loans import Lent, Loan
+from irminsul.integrations.sglang.share.tables import (
     MOST_CUTS,
     Borrowed,
     Entry,

@@ -24,8 +24,8 @@ from irminsul.attention import PAGE_SIZE  # noqa: E402
 from irminsul.integrations.sglang import finding, planner  # noqa: E402
 from irminsul.integrations.sglang.metrics import Metrics  # noqa: E402
 from irminsul.integrations.sglang.settings import Settings  # noqa: E402
-from irminsul.integrations.sglang.share import Sharing  # noqa: E402
 from irminsul.integrations.sglang.share.cache import SharingRadixCache  # noqa: E402
+from irminsul.integrations.sglang.share.lending import Sharing  # noqa: E402
 from irminsul.integrations.sglang.share.tables import LoanTables  # noqa: E402
 from irminsul.integrations.sglang.spans import Limits, Window  # noqa: E402
 from irminsul.rotation import RopeTable  # noqa: E402

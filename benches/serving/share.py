@@ -7,6 +7,8 @@ far that goes in bf16 says the moving engine itself, alone and in company.
 
     python benches/serving/share.py --model FOLDER --out benches/serving/results/share.json
     python benches/serving/share.py --device cpu --text 1500 --sessions 4 --out FILE
+
+``--profile FILE`` says afterwards where the time of single requests goes, see `share_profile`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from common import Ids, Prompts, Reply, Row, ratio_row, save, show, vocabulary
+import share_profile
+from common import Clock, Ids, Prompts, Reply, Row, ratio_row, save, show, vocabulary
 from share_engine import ANSWER, MODES, Engine, Held
 
 ROW_BYTES = 576 * 2  # of one token in one layer, bf16
@@ -55,29 +60,50 @@ def lend(servers: dict[str, Engine], modes: Sequence[str], drawn: Sessions) -> N
         servers[mode]("serve", drawn.lender())
 
 
+@dataclass
+class Samples:
+    """What was taken so far: single requests, sessions, and the moving engine's answers alone."""
+
+    single: dict[str, list[Reply]] = field(default_factory=lambda: {mode: [] for mode in MODES})
+    held: dict[str, list[Held]] = field(default_factory=lambda: {mode: [] for mode in MODES})
+    alone: list[list[int]] = field(default_factory=list)
+
+
+def warm(servers: dict[str, Engine], arguments: argparse.Namespace) -> None:
+    """Let both engines do once what is measured: kernels are compiled, memory is there."""
+    drawn = Sessions(arguments, seed=arguments.rounds)
+    lend(servers, MODES, drawn)
+    for mode in MODES:
+        for header in (60, 99):
+            servers[mode]("serve", drawn.over(header), "", 3)
+
+
 def measure(
-    servers: dict[str, Engine], arguments: argparse.Namespace
-) -> tuple[dict[str, list[Reply]], dict[str, list[Held]], list[list[int]]]:
-    """Take all samples: single requests, sessions, and the moving engine's answers alone."""
-    single: dict[str, list[Reply]] = {mode: [] for mode in MODES}
-    held: dict[str, list[Held]] = {mode: [] for mode in MODES}
-    alone: list[list[int]] = []
-    for turn in range(arguments.rounds):
-        drawn = Sessions(arguments, seed=turn)
-        order = MODES if turn % 2 else MODES[::-1]
-        lend(servers, MODES, drawn)
-        for number in range(arguments.samples):
-            prompt = drawn.over(50 + 41 * number)
-            for mode in order if number % 2 else order[::-1]:
-                single[mode].append(servers[mode]("serve", prompt))
-        prompts = drawn.all()
-        lend(servers, MODES, drawn)
-        for mode in order:
-            held[mode].append(servers[mode]("hold", prompts))
-        if not alone:
-            lend(servers, ("copy",), drawn)
-            alone = [servers["copy"]("serve", p, "", ANSWER).tokens for p in prompts]
-    return single, held, alone
+    servers: dict[str, Engine], arguments: argparse.Namespace, turn: int, taken: Samples
+) -> None:
+    """Take one round of samples."""
+    drawn = Sessions(arguments, seed=turn)
+    order = MODES if turn % 2 else MODES[::-1]
+    lend(servers, MODES, drawn)
+    for number in range(arguments.samples):
+        prompt = drawn.over(50 + 41 * number)
+        for mode in order if number % 2 else order[::-1]:
+            taken.single[mode].append(servers[mode]("serve", prompt))
+    prompts = drawn.all()
+    lend(servers, MODES, drawn)
+    for mode in order:
+        taken.held[mode].append(servers[mode]("hold", prompts))
+    if not taken.alone:
+        lend(servers, ("copy",), drawn)
+        taken.alone = [servers["copy"]("serve", p, "", ANSWER).tokens for p in prompts]
+
+
+def profile(servers: dict[str, Engine], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return where the time of single requests goes in both engines."""
+    drawn = Sessions(arguments, seed=arguments.rounds + 1)
+    lend(servers, MODES, drawn)
+    prompts = [drawn.over(50 + 41 * number) for number in range(8)]
+    return {mode: servers[mode]("profile", prompts) for mode in MODES}
 
 
 def same(one: list[list[int]], other: list[list[int]]) -> tuple[int, int]:
@@ -89,19 +115,15 @@ def same(one: list[list[int]], other: list[list[int]]) -> tuple[int, int]:
     return agreed, sum(map(len, one))
 
 
-def rows_of(
-    single: dict[str, list[Reply]],
-    held: dict[str, list[Held]],
-    alone: list[list[int]],
-    arguments: argparse.Namespace,
-) -> list[Row]:
+def rows_of(taken: Samples, arguments: argparse.Namespace) -> list[Row]:
+    single, held = taken.single, taken.held
     case = f"{arguments.sessions} sessions, {arguments.text} tokens"
     layers = json.loads((Path(arguments.model) / "config.json").read_text())["num_hidden_layers"]
     size = layers * ROW_BYTES / 1e9
     slots = {mode: max(one.slots for one in held[mode]) for mode in MODES}
     tokens = {mode: [reply.tokens for reply in held[mode][0].replies] for mode in MODES}
     agreed, of = same(tokens["copy"], tokens["share"])
-    noise, _ = same(tokens["copy"], alone)
+    noise, _ = same(tokens["copy"], taken.alone)
     samples = len(single["copy"])
     common = {"bar_id": "backend.2", "case": case}
     shorter = ratio_row(
@@ -179,7 +201,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--text", type=int, default=30_000, help="tokens that all sessions share")
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--samples", type=int, default=12, help="single requests of one round")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=600, help="no round begins after these")
+    parser.add_argument("--profile", type=Path, help="file for where the time goes")
     parser.add_argument("--engine", default="{}", help="JSON of engine arguments")
     arguments = parser.parse_args()
     if arguments.device == "cpu" and not arguments.model:
@@ -197,14 +221,20 @@ def main() -> int:
     try:
         for server in servers.values():
             print(server.wait(), flush=True)
-        single, held, alone = measure(servers, arguments)
+        warm(servers, arguments)
+        taken, clock = Samples(), Clock(arguments.seconds)
+        for turn in range(arguments.rounds):
+            if clock.goes_on(turn, least=1):
+                measure(servers, arguments, turn, taken)
+                rows = rows_of(taken, arguments)
+                if arguments.out:
+                    save(arguments.out, rows)
+        show(rows)
+        if arguments.profile:
+            share_profile.save(profile(servers, arguments), arguments.profile)
     finally:
         for server in servers.values():
             server.stop()
-    rows = rows_of(single, held, alone, arguments)
-    if arguments.out:
-        save(arguments.out, rows)
-    show(rows)
     return 0
 
 

@@ -19,6 +19,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+import share_profile
 from common import Ids, Reply, Server
 
 MODES = ("copy", "share")
@@ -45,7 +46,7 @@ class Engine:
         theirs.close()
 
     def __call__(self, *call: Any) -> Any:
-        """Call `flush`, `serve` or `hold` there and wait for what it returns."""
+        """Call `flush`, `serve`, `hold` or `profile` there and wait for what it returns."""
         self._pipe.send(call)
         return self.wait()
 
@@ -78,6 +79,7 @@ def answer(pipe: Connection, arguments: argparse.Namespace, mode: str) -> None:
         "flush": server.flush,
         "serve": server.serve,
         "hold": partial(hold, server),
+        "profile": partial(share_profile.profile, server, device=arguments.device),
     }
     while (call := pipe.recv())[0] != "stop":
         try:

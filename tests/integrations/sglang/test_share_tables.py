@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import torch
 from irminsul.attention import PAGE_SIZE, KeySpan, TileTable, tiles_from_spans
-from irminsul.integrations.sglang.share.tables import Borrowed, Entry, LoanTables, Piece, columns_of
+from irminsul.integrations.sglang.share.tables import Borrowed, Entry, LoanTables, Piece, numbers_of
 from irminsul.rotation import RopeTable
 
-CPU = torch.device("cpu")
 WIDTH = 40 * PAGE_SIZE
 
 
@@ -81,13 +80,15 @@ def test_rows_of_every_length_have_the_tiles_of_their_spans() -> None:
     for _ in range(40):
         requests = [Request(chance, chance.randint(0, 3)) for _ in range(4)]
         slots = torch.stack([request.slots for request in requests])
-        tables = table(slots, entries=4)
+        tables, borrowers = table(slots, entries=4), []
         for row, request in enumerate(requests):
             if request.borrowed:
                 # At borrowed positions stands nobody's slot.
                 for run in request.borrowed:
                     slots[row, run.start : run.end] = 0
-                tables.write(Entry.of(row, row + 1, request.borrowed, CPU))
+                borrowers.append(Entry(row, row + 1, request.borrowed))
+        if borrowers:
+            tables.write(tables.prepare(borrowers))
         sequences = torch.tensor([chance.randrange(4) for _ in range(6)])
         lengths = torch.tensor([chance.randint(0, WIDTH) for _ in range(6)], dtype=torch.int32)
         found = tables.compose(slots[:, : int(lengths.max())], sequences, lengths)
@@ -103,7 +104,7 @@ def test_own_pages_follow_the_engine_s_table() -> None:
     request = Request(chance, 2)
     slots = request.slots[None].clone()
     tables = table(slots)
-    tables.write(Entry.of(0, 1, request.borrowed, CPU))
+    tables.write(tables.prepare([Entry(0, 1, request.borrowed)]))
     for run in request.borrowed:
         slots[0, run.start : run.end] = 0
     first = request.borrowed[0].start
@@ -118,8 +119,8 @@ def test_an_entry_that_ends_leaves_own_pages_alone() -> None:
     request = Request(chance, 2)
     slots = request.slots[None]
     tables = table(slots)
-    tables.write(Entry.of(0, 2, request.borrowed, CPU))
-    tables.write(Entry(0, 0))
+    tables.write(tables.prepare([Entry(0, 2, request.borrowed)]))
+    tables.forget(0)
     lengths = torch.tensor([200], dtype=torch.int32)
     found = listed(tables.compose(slots, torch.tensor([0]), lengths), 0)
     pages = (request.slots[: 4 * PAGE_SIZE : PAGE_SIZE] // PAGE_SIZE).tolist()
@@ -133,4 +134,5 @@ def test_a_run_at_an_offset_costs_one_tile_more() -> None:
     heads = torch.arange(5) * PAGE_SIZE
     at = [Borrowed(64, 64 + 256, 7, (Piece(heads[: 4 + (n > 0)], n, 256),)) for n in (0, 1, 63)]
     assert [run.cuts for run in at] == [0, 1, 1]
-    assert [len(columns_of([run])) for run in at] == [5, 6, 6]
+    assert [Entry(0, 1, [run]).tiles for run in at] == [5, 6, 6]
+    assert [numbers_of([Entry(0, 1, [run])], 9).shape[1] for run in at] == [5, 6, 6]

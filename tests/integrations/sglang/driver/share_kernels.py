@@ -28,9 +28,13 @@ def test_both_forms_give_the_same_tiles() -> None:
         requests = [Request(chance, chance.randint(0, 4)) for _ in range(REQUESTS)]
         slots = torch.stack([request.slots for request in requests]).to(DEVICE)
         tables = table(slots, entries=REQUESTS)
-        for row, request in enumerate(requests):
-            if request.borrowed:
-                tables.write(Entry.of(row, REQUESTS - row, request.to(DEVICE), DEVICE))
+        borrowers = [
+            Entry(row, REQUESTS - row, request.to(DEVICE))
+            for row, request in enumerate(requests)
+            if request.borrowed
+        ]
+        if borrowers:
+            tables.write(tables.prepare(borrowers))
         rows = chance.randint(1, 9)
         sequences = torch.tensor([chance.randrange(REQUESTS) for _ in range(rows)]).to(DEVICE)
         # Hole rows end anywhere, decode rows behind all that is borrowed.

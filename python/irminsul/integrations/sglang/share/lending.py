@@ -21,13 +21,14 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.planner import Placed
-from irminsul.integrations.sglang.share.loans import Lent, Loan
+from irminsul.integrations.sglang.share.loans import Lent, Loan, Part
 from irminsul.integrations.sglang.share.tables import (
     MOST_CUTS,
     Borrowed,
     Entry,
     LoanTables,
     Piece,
+    Update,
 )
 from irminsul.integrations.sglang.spans import Span, Window
 from irminsul.integrations.sglang.streams import use_on_this_stream
@@ -57,7 +58,8 @@ class Sharing:
         self._metrics = metrics
         self._loans: dict[int, Loan] = {}
         self._unused = list(range(tables.entries, 0, -1))
-        self._staged: list[Entry] = []
+        # Entries of new loans, and rows of ended ones, in the order in which they came about.
+        self._staged: list[Update | int] = []
 
     @property
     def tokens(self) -> int:
@@ -79,7 +81,7 @@ class Sharing:
             All their spans in order, each with the slots of its tokens.
         """
         moved: Placed = []
-        lent: list[Lent] = []
+        lent: list[Part] = []
         unused, rest = list(self._unused), iter(placed)
         for window in windows:
             own = [next(rest) for _ in window.spans]
@@ -90,31 +92,42 @@ class Sharing:
                 row = pool_row(window.request)
                 loan = self._loans.get(row)
                 number = unused.pop() if loan is None else loan.number
-                lent.append(self._lent(row, number, own, cores))
-        return moved, tuple(lent)
+                lent.append(_part(row, number, own, cores))
+        return moved, (Lent(lent, self._update(lent)),) if lent else ()
 
     def lend(self, lent: Iterable[Lent]) -> None:
         """Lock the lenders and give back the slots that are not needed."""
-        spare: list[Tensor] = []
-        for part in lent:
+        for batch in lent:
+            for part in batch.parts:
+                self._lend(part)
+            self._staged.append(batch.update)
+            spare = torch.cat([slots for part in batch.parts for slots in part.spare])
+            give_back(self._cache.token_to_kv_pool_allocator, spare)
+
+    def _lend(self, part: Part) -> None:
+        loan = self._loans.get(part.row)
+        if loan is None:
+            self._unused.remove(part.number)
+            loan = self._loans[part.row] = Loan(part.row, part.number)
+        for node in part.nodes:
+            self._cache.inc_lock_ref(node)
+        loan.nodes += part.nodes
+        loan.borrowed += part.runs
+        table = self._cache.req_to_token_pool.req_to_token
+        for run in part.runs:
+            # The pool's unused row: whoever reads here by mistake finds nobody's rows, and
+            # whoever writes harms none.
+            table[part.row, run.start : run.end] = 0
+        self._metrics.add("borrowed_tokens", sum(run.end - run.start for run in part.runs))
+
+    def _update(self, parts: Sequence[Part]) -> Update:
+        """Return the tables' entries of requests with what they borrow already and will."""
+        entries = []
+        for part in parts:
             loan = self._loans.get(part.row)
-            if loan is None:
-                self._unused.remove(part.number)
-                loan = self._loans[part.row] = Loan(part.row, part.number)
-            for node in part.nodes:
-                self._cache.inc_lock_ref(node)
-            loan.nodes += part.nodes
-            loan.borrowed += part.runs
-            table = self._cache.req_to_token_pool.req_to_token
-            for run in part.runs:
-                # The pool's unused row: whoever reads here by mistake finds nobody's rows, and
-                # whoever writes harms none.
-                table[part.row, run.start : run.end] = 0
-            spare += part.spare
-            self._staged.append(part.entry)
-            self._metrics.add("borrowed_tokens", sum(run.end - run.start for run in part.runs))
-        if spare:
-            give_back(self._cache.token_to_kv_pool_allocator, torch.cat(spare))
+            known = loan.borrowed if loan is not None else []
+            entries.append(Entry(part.row, part.number, [*known, *part.runs]))
+        return self._tables.prepare(entries)
 
     def among(self, requests: Iterable[Any]) -> bool:
         """Return whether any of `requests` borrows."""
@@ -129,9 +142,12 @@ class Sharing:
             False for a batch in which nobody borrows.
         """
         self._tables.in_use = in_use
-        for entry in self._staged:
-            use_on_this_stream(entry.tensors())
-            self._tables.write(entry)
+        for staged in self._staged:
+            if isinstance(staged, Update):
+                use_on_this_stream(staged.tensors())
+                self._tables.write(staged)
+            else:
+                self._tables.forget(staged)
         self._staged.clear()
 
     def release(self, row: int | None) -> None:
@@ -143,7 +159,7 @@ class Sharing:
             self._cache.dec_lock_ref(node)
         self._unused.append(loan.number)
         # In order with what is staged later: the row and the entry may be given out again at once.
-        self._staged.append(Entry(loan.row, 0))
+        self._staged.append(loan.row)
 
     def forget_lenders(self) -> None:
         """Unlock nothing any more: the tree was emptied."""
@@ -173,29 +189,20 @@ class Sharing:
             cores[span.start] = core, run
         return cores
 
-    def _lent(
-        self,
-        row: int,
-        number: int,
-        own: Sequence[tuple[Span, Tensor]],
-        cores: Cores,
-    ) -> Lent:
-        known = self._loans.get(row)
-        runs = tuple(run for _, run in cores.values())
-        spare = []
-        for span, given in own:
-            if span.start in cores:
-                _, run = cores[span.start]
-                spare.append(given[run.start - span.start : run.end - span.start : PAGE_SIZE])
-        borrowed = [*(known.borrowed if known else ()), *runs]
-        return Lent(
-            row=row,
-            number=number,
-            runs=runs,
-            nodes=tuple(node for core, _ in cores.values() for node in _ends(core)),
-            spare=spare,
-            entry=Entry.of(row, number, borrowed, spare[0].device),
-        )
+
+def _part(row: int, number: int, own: Sequence[tuple[Span, Tensor]], cores: Cores) -> Part:
+    spare = []
+    for span, given in own:
+        if span.start in cores:
+            _, run = cores[span.start]
+            spare.append(given[run.start - span.start : run.end - span.start : PAGE_SIZE])
+    return Part(
+        row=row,
+        number=number,
+        runs=tuple(run for _, run in cores.values()),
+        nodes=tuple(node for core, _ in cores.values() for node in _ends(core)),
+        spare=spare,
+    )
 
 
 def _borrowed(core: Span) -> Borrowed:

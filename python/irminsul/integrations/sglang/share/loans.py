@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from irminsul.integrations.sglang.share.tables import Borrowed, Entry
+from irminsul.integrations.sglang.share.tables import Borrowed, Update
 
 Interval = tuple[int, int]
 
@@ -67,7 +67,7 @@ class Loan:
 
 
 @dataclass(frozen=True)
-class Lent:
+class Part:
     """What one request of a batch will borrow beyond what it does already.
 
     Parameters
@@ -80,8 +80,6 @@ class Lent:
         Tree nodes that hold their rows.
     spare : list of Tensor, int64
         A slot of each page that SGLang gave to the borrowed positions.
-    entry : Entry
-        The request's tiles, old and new.
     """
 
     row: int
@@ -89,4 +87,19 @@ class Lent:
     runs: tuple[Borrowed, ...]
     nodes: tuple[Any, ...]
     spare: list[Tensor]
-    entry: Entry
+
+
+@dataclass(frozen=True)
+class Lent:
+    """What a batch will borrow.
+
+    Parameters
+    ----------
+    parts : list of Part
+        Of each request that borrows.
+    update : Update
+        Their tiles, old and new.
+    """
+
+    parts: list[Part]
+    update: Update

@@ -47,6 +47,11 @@ class Piece:
     first: int
     count: int
 
+    @property
+    def pages(self) -> int:
+        """Pages that the rows stand in."""
+        return -(-(self.first + self.count) // PAGE_SIZE)
+
 
 @dataclass(frozen=True)
 class Borrowed:
@@ -68,93 +73,110 @@ class Borrowed:
     pieces: tuple[Piece, ...]
 
     @property
+    def pages(self) -> int:
+        """Pages of lenders, each of which is a tile."""
+        return sum(piece.pages for piece in self.pieces)
+
+    @property
     def cuts(self) -> int:
         """Tiles beyond one for each page of the borrower."""
-        tiles = sum(len(piece.heads) for piece in self.pieces)
-        return tiles - (self.end - self.start) // PAGE_SIZE
-
-
-def columns_of(borrowed: Sequence[Borrowed]) -> NDArray[np.int32]:
-    """Return the tiles of positions ``[0, end of the last)``, with numbers in place of pages.
-
-    Parameters
-    ----------
-    borrowed
-        Ascending and disjoint, at least one.
-
-    Returns
-    -------
-    int32, [tiles, 4]
-        ``(number, lo | hi << 16, delta, pos0)``. Numbers count the pieces' pages in order; the
-        borrower's own have `_OWN`.
-    """
-    number, parts, position = 0, [], 0
-    for run in borrowed:
-        own = np.arange(position, run.start, PAGE_SIZE)
-        parts.append(_tiles(0 * own + _OWN, 0 * own, 0 * own + PAGE_SIZE, 0, own))
-        for tiles in _borrowed_tiles(run, number):
-            parts.append(tiles)
-            number += len(tiles)
-        position = run.end
-    return np.concatenate(parts)
-
-
-def _borrowed_tiles(run: Borrowed, number: int) -> Iterator[NDArray[np.int32]]:
-    position = run.start
-    for piece in run.pieces:
-        page = np.arange(len(piece.heads))
-        lo = np.where(page == 0, piece.first, 0)
-        hi = np.minimum(PAGE_SIZE, piece.first + piece.count - page * PAGE_SIZE)
-        pos0 = position + page * PAGE_SIZE + lo - piece.first
-        yield _tiles(number + page, lo, hi, run.delta, pos0)
-        number += len(page)
-        position += piece.count
-
-
-def _tiles(
-    page: NDArray[np.int64],
-    lo: NDArray[np.int64],
-    hi: NDArray[np.int64],
-    delta: int,
-    pos0: NDArray[np.int64],
-) -> NDArray[np.int32]:
-    return np.stack([page, lo | hi << 16, np.full_like(page, delta), pos0], axis=1).astype(np.int32)
+        return self.pages - (self.end - self.start) // PAGE_SIZE
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What `LoanTables.write` puts in place: tiles, and which request they belong to.
+    """What one request borrows.
 
     Parameters
     ----------
     row : int
         The request's row in the engine's table of slots.
     number : int
-        Its entry; 0 when it borrows nothing any more.
-    end : int
-        Position behind the last borrowed one.
-    tiles : Tensor, int32, [tiles, 4]
-        As `TileTable` has them, but without the pages of own tiles.
+        Its entry in the tables, from 1 on.
+    borrowed : sequence of Borrowed
+        Ascending and disjoint, at least one.
     """
 
     row: int
     number: int
-    end: int = 0
-    tiles: Tensor | None = None
+    borrowed: Sequence[Borrowed]
 
-    @classmethod
-    def of(cls, row: int, number: int, borrowed: Sequence[Borrowed], device: torch.device) -> Entry:
-        """Make the entry of a request that borrows `borrowed`."""
-        tiles = to_device(torch.from_numpy(columns_of(borrowed)), device)
-        heads = torch.cat([piece.heads for run in borrowed for piece in run.pieces])
-        pages = (heads // PAGE_SIZE).to(torch.int32)
-        numbers = tiles[:, 0].long()
-        tiles[:, 0] = torch.where(numbers == _OWN, _OWN, pages[numbers])
-        return cls(row, number, borrowed[-1].end, tiles)
+    @property
+    def tiles(self) -> int:
+        """Tiles of the positions up to the end of the last run."""
+        return self.borrowed[-1].end // PAGE_SIZE + sum(run.cuts for run in self.borrowed)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Entries on the device, as `LoanTables.write` puts them in place.
+
+    Parameters
+    ----------
+    places : Tensor, int64, [tiles]
+        Where each tile goes.
+    tiles : Tensor, int32, [tiles, 4]
+        As `TileTable` has them, but without the pages of own tiles.
+    numbers, rows : Tensor, int64, [entries]
+        Each entry, and the request that it belongs to.
+    bounds : Tensor, int64, [2, entries]
+        Tiles of each entry, and the position behind the last borrowed one.
+    """
+
+    places: Tensor
+    tiles: Tensor
+    numbers: Tensor
+    rows: Tensor
+    bounds: Tensor
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors that another stream will read."""
-        return () if self.tiles is None else (self.tiles,)
+        """Return a tensor of each allocation that another stream will read."""
+        return (self.places,)
+
+
+def _parts(entries: Sequence[Entry], capacity: int) -> Iterator[tuple[int, ...]]:
+    """Yield what stands in consecutive pages, the borrowers' own and those of each piece.
+
+    Yields
+    ------
+    tuple
+        Pages; first row in the first one; rows; position of the first row; rotation; number of the
+        first page among all that are borrowed, negative for own ones; place of the first tile.
+    """
+    number = 0
+    for entry in entries:
+        position, place = 0, entry.number * capacity
+        for run in entry.borrowed:
+            own = run.start - position
+            yield own // PAGE_SIZE, 0, own, position, 0, _OWN, place
+            position, place = run.start, place + own // PAGE_SIZE
+            for piece in run.pieces:
+                pages = piece.pages
+                yield pages, piece.first, piece.count, position, run.delta, number, place
+                position, place, number = position + piece.count, place + pages, number + pages
+
+
+def numbers_of(entries: Sequence[Entry], capacity: int) -> NDArray[np.int64]:
+    """Return all that has to be known of the tiles of `entries`, each with room for `capacity`.
+
+    Returns
+    -------
+    int64, [4, tiles]
+        Place of each tile; which of all borrowed pages it reads, their number when it reads the
+        borrower's own; and ``(0, lo | hi << 16, delta, pos0)`` as int32, two of them in one.
+    """
+    parts = np.array(list(_parts(entries, capacity))).T
+    tiles = parts[0]
+    first, count, position, delta, source, place = np.repeat(parts[1:], tiles, axis=1)
+    page = np.arange(len(place)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
+    lo = np.where(page == 0, first, 0)
+    hi = np.minimum(PAGE_SIZE, first + count - page * PAGE_SIZE)
+    there = np.empty((len(page), 4), np.int32)
+    there[:, 0], there[:, 1], there[:, 2] = 0, lo | hi << 16, delta
+    there[:, 3] = position + page * PAGE_SIZE + lo - first
+    borrowed = tiles[parts[5] != _OWN].sum()
+    sources = np.where(source == _OWN, borrowed, source + page)
+    return np.concatenate([place + page, sources, there.ravel().view(np.int64)]).reshape(4, -1)
 
 
 class LoanTables:
@@ -183,18 +205,36 @@ class LoanTables:
         self.capacity = -(-slots.shape[1] // PAGE_SIZE) + MOST_CUTS
         shape = (entries + 1, self.capacity, 4)
         self._tiles = torch.zeros(shape, dtype=torch.int32, device=device)
-        self._count = torch.zeros(entries + 1, dtype=torch.int32, device=device)
-        self._end = torch.zeros(entries + 1, dtype=torch.int32, device=device)
+        self._bounds = torch.zeros(2, entries + 1, dtype=torch.int32, device=device)
+        self._count, self._end = self._bounds
         self._entry_of = torch.zeros(slots.shape[0], dtype=torch.int64, device=device)
         self._index = torch.arange(self.capacity, dtype=torch.int32, device=device)
+        self._own = torch.tensor([_OWN * PAGE_SIZE], device=device)
 
-    def write(self, entry: Entry) -> None:
-        """Put `entry` in place on the current stream, behind all work that reads the old one."""
-        if entry.tiles is not None:
-            self._tiles[entry.number, : len(entry.tiles)] = entry.tiles
-            self._count[entry.number] = len(entry.tiles)
-            self._end[entry.number] = entry.end
-        self._entry_of[entry.row] = entry.number
+    def prepare(self, entries: Sequence[Entry]) -> Update:
+        """Bring `entries`, at least one, to the device: one copy, however many there are."""
+        numbers = numbers_of(entries, self.capacity)
+        rest = [(e.number, e.row, e.tiles, e.borrowed[-1].end) for e in entries]
+        sent = np.concatenate([numbers.ravel(), np.array(rest).T.ravel()])
+        there = to_device(torch.from_numpy(sent), self._own.device)
+        count, borrowers = numbers.shape[1], len(entries)
+        sizes = [count, count, 2 * count, borrowers, borrowers, 2 * borrowers]
+        places, source, tiles, own, rows, bounds = torch.split(there, sizes)
+        tiles = tiles.view(torch.int32).view(count, 4)
+        heads = [p.heads for entry in entries for run in entry.borrowed for p in run.pieces]
+        slots = torch.cat([*heads, self._own])[source]
+        tiles[:, 0] = slots.div_(PAGE_SIZE, rounding_mode="floor")
+        return Update(places, tiles, own, rows, bounds.view(2, borrowers))
+
+    def write(self, update: Update) -> None:
+        """Put entries in place on the current stream, behind all work that reads old ones."""
+        self._tiles.view(-1, 4).index_copy_(0, update.places, update.tiles)
+        self._bounds.index_copy_(1, update.numbers, update.bounds.to(torch.int32))
+        self._entry_of.index_copy_(0, update.rows, update.numbers)
+
+    def forget(self, row: int) -> None:
+        """Say, likewise, that the request at `row` borrows nothing any more."""
+        self._entry_of[row] = 0
 
     def compose(self, slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
         """Return the tiles of the first `lengths` positions of each sequence.

@@ -143,8 +143,9 @@ def _numbers(
     for span, _ in moved:
         numbers[at : at + span.length] = span.delta
         at += span.length
-    sent = host[: computed + distant].to(device, non_blocking=True)
-    return sent[:computed], sent[computed:], host[computed + distant :].to(ids.dtype)
+    needed, kept = host.split_with_sizes((computed + distant, computed))
+    there = needed.to(device, non_blocking=True).split_with_sizes((computed, distant))
+    return there[0], there[1], kept if kept.dtype is ids.dtype else kept.to(ids.dtype)
 
 
 def _slots(moved: Placed, gaps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,10 +158,12 @@ def _slots(moved: Placed, gaps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tenso
         for span, _ in moved
         for node, offset, count in span.rows
     ]
-    distant = sum(span.length for span, _ in moved)
-    joined = torch.cat([*gaps, *source, *(target for _, target in moved)]).to(torch.int64)
-    kept = len(joined) - 2 * distant
-    return joined[kept : kept + distant], joined[kept + distant :], joined[:kept]
+    distant, kept = sum(span.length for span, _ in moved), sum(map(len, gaps))
+    joined = torch.cat([*gaps, *source, *(target for _, target in moved)])
+    if joined.dtype is not torch.int64:
+        joined = joined.to(torch.int64)
+    computed, read, written = joined.split_with_sizes((kept, distant, distant))
+    return read, written, computed
 
 
 def _placed(windows: list[Window], slots: Tensor) -> tuple[Placed, tuple[Tensor, ...]]:
@@ -173,7 +176,7 @@ def _placed(windows: list[Window], slots: Tensor) -> tuple[Placed, tuple[Tensor,
             position = span.end
         lengths += [window.end - position, 0]
     # Gaps and spans take turns, so every second part is a span's; one call makes all of them.
-    parts = torch.split(slots, lengths)
+    parts = slots.split_with_sizes(lengths)
     found: Placed = []
     first = 0
     for window in windows:

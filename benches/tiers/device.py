@@ -136,7 +136,14 @@ def check_writer(device: torch.device) -> dict[str, Any]:
         inc_lock_ref=lambda node: locks.append(1), dec_lock_ref=lambda node: locks.append(-1)
     )
     writer = WriteBehind(
-        pool, layers, cache, Metrics(60.0), most_tokens=1 << 20, max_chunk=512, max_depth=8
+        pool,
+        layers,
+        cache,
+        Metrics(60.0),
+        most_tokens=1 << 20,
+        max_chunk=512,
+        max_hops=15,
+        max_depth=8,
     )
     stream = torch.cuda.current_stream() if device.type == "cuda" else None
     writer.path(leaf, root, Namespace(), stream)

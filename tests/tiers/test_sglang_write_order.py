@@ -82,7 +82,14 @@ def test_slots_are_read_behind_the_forward_and_the_scheduler(log: list[str]) -> 
     cache = SimpleNamespace(inc_lock_ref=lambda node: None, dec_lock_ref=lambda node: None)
     metrics = Metrics(60.0)
     writer = tiers_writer.WriteBehind(
-        chunks, layers, cache, metrics, most_tokens=4096, max_chunk=ChunkParams().max, max_depth=8
+        chunks,
+        layers,
+        cache,
+        metrics,
+        most_tokens=4096,
+        max_chunk=ChunkParams().max,
+        max_hops=15,
+        max_depth=8,
     )
     writer._stream = Stream(log, "own")
     writer.path(_leaf(), "root", Namespace(), Stream(log, "forward"))
@@ -115,6 +122,7 @@ def test_ranks_lock_the_same_paths_whatever_they_have_to_copy() -> None:
             Metrics(60.0),
             most_tokens=4096,
             max_chunk=ChunkParams().max,
+            max_hops=15,
             max_depth=8,
             together=True,
         )

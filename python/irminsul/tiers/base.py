@@ -1,4 +1,4 @@
-"""Chunks of KV rows -> the three questions that every tier answers.
+"""Chunks of KV rows -> the questions that every tier answers.
 
 Must not know any implementation, engine or device.
 """
@@ -76,6 +76,9 @@ class Tier(Protocol):
         Ticket of bool
             True: stored now, or there already. False: refused, failed, or not known in time.
         """
+
+    def discard(self, ref: ChunkRef) -> bool:
+        """Forget one chunk, now or soon; False when that will not happen."""
 
     def close(self) -> None:
         """Give everything back; calls that are under way become misses."""

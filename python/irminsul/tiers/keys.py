@@ -119,7 +119,7 @@ class ChunkSpace:
     -----
     Key: BLAKE2b-256, personalised ``irminsul.chunk``, over the version (u32), the length of the
     encoded namespace (u64), the encoded namespace, the number of ids (u64) and the ids (u32 each),
-    all little-endian. Golden vectors: ``tests/golden/chunk_keys.json``.
+    all little-endian. Golden vectors: ``tests/golden/tiers.json``.
 
     Examples
     --------

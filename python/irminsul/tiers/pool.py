@@ -9,7 +9,6 @@ position, in part, and verified id by id, exactly as it finds rows in an engine'
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -18,11 +17,13 @@ from numpy.typing import NDArray
 
 from irminsul import ChunkParams, Namespace, Policy, chunk
 from irminsul.tiers.base import Tier
-from irminsul.tiers.cost import Candidate, CostModel
+from irminsul.tiers.cost import CostModel
+from irminsul.tiers.fetcher import Fetcher, Text
 from irminsul.tiers.index import ChunkIndex, HostSpan
 from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout, checked_ids
-from irminsul.tiers.prefetch import Fetch, Prefetch, Wanted
-from irminsul.tiers.value import ChunkRows, encoded_bytes
+from irminsul.tiers.prefetch import Prefetch, Wanted
+from irminsul.tiers.signposts import Signposts
+from irminsul.tiers.value import ChunkRows
 
 __all__ = ["ChunkPool"]
 
@@ -79,9 +80,13 @@ class ChunkPool:
             host_bytes, layout.token_bytes, self._params, self._policy, pinned=pinned
         )
         self.host = self.index.host
+        # Found by windows here, by their signposts there.
+        self._signposts = Signposts(self._params) if self._policy.windows else None
+        self._fetcher: Fetcher | None = None
+        if remote is not None:
+            self._fetcher = Fetcher(self.index, remote, self.cost, self._signposts)
         self._lock = threading.Lock()
         self._spaces: dict[Namespace, ChunkSpace] = {}
-        self._coming: dict[bytes, Fetch] = {}
         self._asking_bytes = 0
 
     def space(self, namespace: Namespace) -> ChunkSpace:
@@ -112,16 +117,17 @@ class ChunkPool:
         -------
         list of Wanted
             From left to right. Not among them: the chunk that the end of `tokens` cuts, whose
-            bounds say nothing about content, and what holds attention sinks, which cannot move.
+            bounds say nothing about content. Attention sinks do not count, since they cannot move.
         """
         wanted = list(holes)
         if not len(tokens):
             return []
         bounds = chunk(tokens, self._params).bounds.tolist()
         space, last, ids = self.space(namespace), -1, checked_ids(tokens)
+        sinks = self._policy.sink_tokens
         found: list[Wanted] = []
         for index, (start, end) in enumerate(pairwise(bounds[:-1])):
-            if start < self._policy.sink_tokens or _missing(start, end, wanted) < _WORTH:
+            if _missing(max(start, sinks), end, wanted) < _WORTH:
                 continue
             ref = space.part(ids, start, end)
             if ref in self.host:
@@ -181,16 +187,13 @@ class ChunkPool:
         patience_s : float
             See `Prefetch`.
         """
-        if self.remote is None:
+        if self._fetcher is None:
             return None
         wanted = self.chunks(namespace, tokens, holes)
         if not wanted:
             return None
-        saved = self.cost.speeds.compute_s(sum(len(part.ref.tokens) for part in wanted))
-        prefetch = Prefetch(patience_s, saved)
-        asked = self.remote.exists([part.ref for part in wanted], min(patience_s, saved))
-        asked.when_over(lambda: self._fetch(prefetch, wanted, asked.result(0)))
-        return prefetch
+        text = Text(self.space(namespace), checked_ids(tokens), holes)
+        return self._fetcher.begin(text, wanted, patience_s)
 
     def admit(self, prefetch: Prefetch) -> None:
         """Make findable what `prefetch` has brought so far.
@@ -198,8 +201,9 @@ class ChunkPool:
         In the order of the text, not of arrival: chunks that follow each other become one run,
         which a prompt finds as one span. What comes later is made findable when its fetch is over.
         """
+        assert self._fetcher is not None  # it has begun them
         for fetch in prefetch.fetches:
-            self._admit(fetch)
+            self._fetcher.admit(fetch)
 
     def find(
         self, namespace: Namespace, tokens: NDArray[np.int64], prefix_len: int
@@ -236,45 +240,11 @@ class ChunkPool:
         fresh = [part for part, known in zip(chunks, there, strict=True) if not known]
         if fresh:
             remote.put(fresh, _PUT_S)
+        if posts := [post for part in fresh for post in self._posts_of(part)]:
+            remote.put(posts, _PUT_S)
 
-    def _fetch(self, prefetch: Prefetch, wanted: Sequence[Wanted], there: list[bool]) -> None:
-        """Fetch the worthwhile part of what is there; join fetches that others have begun."""
-        new = [part for part, known in zip(wanted, there, strict=True) if known]
-        new = [part for part in new if part.ref not in self.host]
-        with self._lock:
-            self._coming = {key: f for key, f in self._coming.items() if not f.done}
-            coming = self._coming
-            fetches = list({coming[part.ref.key] for part in new if part.ref.key in coming})
-            new = [part for part in new if part.ref.key not in coming]
-        candidates = [Candidate(encoded_bytes(part.ref), len(part.ref.tokens)) for part in new]
-        chosen = [new[index] for index in self.cost.choose(candidates, prefetch.left_s)]
-        if chosen:
-            fetch = Fetch(chosen)
-            fetches.append(fetch)
-            with self._lock:
-                self._coming.update((part.ref.key, fetch) for part in chosen)
-            self._start(fetch, max(prefetch.left_s, _ASK_S))
-        prefetch.expect(fetches)
-
-    def _start(self, fetch: Fetch, timeout: float) -> None:
-        def receive(part: ChunkRows) -> None:
-            if self.host.put([part]).result()[0]:
-                with self._lock:
-                    fetch.arrived[part.ref.key] = (part.base_position, part.hops, part.depth)
-            fetch.news_at = time.monotonic()
-
-        assert self.remote is not None
-        ticket = self.remote.get([part.ref for part in fetch.wanted], timeout, receive)
-        fetch.ticket = ticket
-        ticket.when_over(lambda: self._admit(fetch))
-
-    def _admit(self, fetch: Fetch) -> None:
-        with self._lock:
-            arrived, fetch.arrived = fetch.arrived, {}
-        for part in fetch.wanted:
-            found = arrived.get(part.ref.key)
-            if found is not None:
-                self.index.add(part.ref, part.before, *found)
+    def _posts_of(self, chunk: ChunkRows) -> list[ChunkRows]:
+        return self._signposts.of(chunk) if self._signposts is not None else []
 
 
 def _missing(start: int, end: int, holes: Sequence[tuple[int, int]]) -> int:

@@ -77,8 +77,9 @@ class Prefetch:
         self._patience_s = patience_s
         self._until = now + most_s
         self._news_at = now
-        # None: the store has not said yet what it has.
-        self._fetches: list[Fetch] | None = None
+        self._fetches: list[Fetch] = []
+        # The store has not said yet all that it has.
+        self._asking = True
 
     @property
     def done(self) -> bool:
@@ -86,8 +87,8 @@ class Prefetch:
         now = time.monotonic()
         if now >= self._until:
             return True
-        if self._fetches is None:
-            return now >= self._news_at + self._patience_s
+        if self._asking and now < self._news_at + self._patience_s:
+            return False
         # A fetch without news for that long is given up, whatever the others do.
         coming = [fetch for fetch in self._fetches if not fetch.done]
         return all(now >= fetch.news_at + self._patience_s for fetch in coming)
@@ -95,13 +96,15 @@ class Prefetch:
     @property
     def fetches(self) -> list[Fetch]:
         """What it waits for; for `ChunkPool`."""
-        return self._fetches or []
+        return self._fetches
 
     @property
     def left_s(self) -> float:
         """Seconds that are left at most."""
         return max(0.0, self._until - time.monotonic())
 
-    def expect(self, fetches: list[Fetch]) -> None:
-        """Wait for these fetches, and for no answer of `exists` any more; for `ChunkPool`."""
-        self._fetches = fetches
+    def expect(self, fetches: list[Fetch], *, more: bool = False) -> None:
+        """Wait for these fetches too, and for more answers only if `more`; for `Fetcher`."""
+        self._news_at = time.monotonic()
+        self._fetches = [*self._fetches, *fetches]
+        self._asking = more

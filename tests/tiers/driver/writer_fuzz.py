@@ -46,6 +46,7 @@ class Written(NoTiers):
             fuzz.metrics,
             most_tokens=SIZE // 2,
             max_chunk=PARAMS.max,
+            max_hops=15,
             max_depth=8,
         )
 

@@ -147,7 +147,7 @@ class Get(Call):
         first: int,
         counts: Counts,
         receive: Receive,
-        reject: Callable[[ChunkRef], None],
+        reject: Callable[[ChunkRef], object],
         transferred: Callable[[int, float], None],
     ) -> None:
         super().__init__(refs, ticket, first, counts)

@@ -96,7 +96,7 @@ class MooncakeTier:
         """See `Tier.get`; one call is at most ``batch_keys`` keys and 8 MiB, or one chunk."""
         ticket = Ticket(len(refs), False, timeout)
         for first, batch in self._batches(refs, lambda ref: ref):
-            call = Get(batch, ticket, first, self.counts, receive, self._reject, self._transferred)
+            call = Get(batch, ticket, first, self.counts, receive, self.discard, self._transferred)
             self._submit(call, ticket, first, len(batch))
         return ticket
 
@@ -108,18 +108,23 @@ class MooncakeTier:
             self._submit(call, ticket, first, len(batch))
         return ticket
 
+    def discard(self, ref: ChunkRef) -> bool:
+        """See `Tier.discard`."""
+        return self._submit(Remove([ref], None, 0, self.counts), None, 0, 1)
+
     def close(self) -> None:
         """End the client process; calls that are under way become misses."""
         self._link.close()
 
-    def _submit(self, call: Call, ticket: Ticket[bool] | None, first: int, size: int) -> None:
+    def _submit(self, call: Call, ticket: Ticket[bool] | None, first: int, size: int) -> bool:
         if max(call.sizes, default=0) > self.settings.arena_bytes // 2:
             self.counts.add("full", size)
         elif self._link.submit(call):
-            return
+            return True
         if ticket is not None:
             for index in range(first, first + size):
                 ticket.fail(index)
+        return False
 
     def _batches(
         self, items: Sequence[T], ref_of: Callable[[T], ChunkRef]
@@ -137,6 +142,3 @@ class MooncakeTier:
             size += needed
         if first < len(items):
             yield first, items[first:]
-
-    def _reject(self, ref: ChunkRef) -> None:
-        self._submit(Remove([ref], None, 0, self.counts), None, 0, 1)

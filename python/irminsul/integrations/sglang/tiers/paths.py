@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from irminsul.integrations.sglang.nodes import record_of
 
-__all__ = ["depths_of", "offered", "path_to"]
+__all__ = ["offered", "origins", "path_to"]
 
 
 def path_to(leaf: Any, root: Any) -> list[Any]:
@@ -29,19 +29,22 @@ def offered(node: Any) -> bool:
     return bool(getattr(node, "irm_offered", False))
 
 
-def depths_of(nodes: list[Any], total: int) -> NDArray[np.int64]:
-    """Return the depth of each row; -1 where a row was moved here or nothing is known of it.
+def origins(nodes: list[Any], total: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return hops and depth of each row; both are -1 where nothing is known of it.
 
-    What was moved here came from somewhere that has offered it, in the context it was computed in.
+    Rows that were moved to this path are among them: a chunk in which moved and computed rows meet
+    exists here and nowhere else.
     """
-    depths = np.full(total, -1, dtype=np.int64)
+    hops = np.full(total, -1, dtype=np.int64)
+    depths = hops.copy()
     position = 0
     for node in nodes:
         record = record_of(node)
         at = position
         for segment in record.segments if record is not None else ():
-            if segment.hops == 0 and segment.key is not None:
+            if segment.key is not None:
+                hops[at : at + segment.length] = segment.hops
                 depths[at : at + segment.length] = segment.depth
             at += segment.length
         position += len(node.key)
-    return depths
+    return hops, depths

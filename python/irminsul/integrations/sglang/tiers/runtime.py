@@ -121,6 +121,7 @@ class Tiers(NoTiers):
             # A quarter of the pool may be locked for copies; requests need the rest.
             most_tokens=int(pool.size) // 4,
             max_chunk=params.max,
+            max_hops=policy.max_hops - 1,
             max_depth=policy.max_depth - 1,
             together=together,
         )

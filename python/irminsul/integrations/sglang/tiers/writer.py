@@ -26,7 +26,7 @@ from torch import Tensor
 
 from irminsul import Namespace
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.tiers.paths import depths_of, offered, path_to
+from irminsul.integrations.sglang.tiers.paths import offered, origins, path_to
 from irminsul.integrations.sglang.tiers.rows import to_host
 from irminsul.tiers import ChunkPool, ChunkRef, ChunkRows
 
@@ -41,6 +41,7 @@ class _Item:
     start: int
     ref: ChunkRef
     before: ChunkRef | None
+    hops: int
     depth: int
 
 
@@ -72,8 +73,8 @@ class WriteBehind:
         skipped.
     max_chunk : int
         Longest chunk in tokens.
-    max_depth : int
-        Deepest approximation that is worth sharing.
+    max_hops, max_depth : int
+        Most rotations, and deepest approximation, that are worth sharing.
     together : bool
         Other ranks note the same paths: what this one has to copy does not decide what it locks.
     """
@@ -87,6 +88,7 @@ class WriteBehind:
         *,
         most_tokens: int,
         max_chunk: int,
+        max_hops: int,
         max_depth: int,
         together: bool = False,
     ) -> None:
@@ -96,6 +98,7 @@ class WriteBehind:
         self._metrics = metrics
         self._most_tokens = most_tokens
         self._max_chunk = max_chunk
+        self._max_hops = max_hops
         self._max_depth = max_depth
         self._together = together
         self._locked = 0
@@ -166,8 +169,7 @@ class WriteBehind:
         self._locked += starts[-1]
         self._noted += 1
         self._held.append((self._noted, leaf, starts[-1]))
-        values = [node.value for node in nodes]
-        job = _Job(self._noted, values, items, self._generation, made)
+        job = _Job(self._noted, [n.value for n in nodes], items, self._generation, made)
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
@@ -212,7 +214,7 @@ class WriteBehind:
         namespace: Namespace,
         holes: list[tuple[int, int]],
     ) -> list[_Item]:
-        """Return what to copy; a failure is nothing, since the lock must not depend on it."""
+        """Return what to copy; after a failure nothing, since locks must not depend on it."""
         try:
             return self._wanted(nodes, starts, namespace, holes)
         except Exception:
@@ -229,12 +231,15 @@ class WriteBehind:
         tokens = np.concatenate([np.array(n.key.raw_token_ids(), dtype=np.int64) for n in nodes])
         if len(tokens) != starts[-1]:
             return []
-        depths = depths_of(nodes, len(tokens))
+        all_hops, all_depths = origins(nodes, len(tokens))
         found = []
         for part in self._chunks.chunks(namespace, tokens, holes):
-            rows = depths[part.start : part.start + len(part.ref.tokens)]
-            if rows.min() >= 0 and rows.max() <= self._max_depth:
-                found.append(_Item(part.start, part.ref, part.before, int(rows.max())))
+            rows = slice(part.start, part.start + len(part.ref.tokens))
+            # A value says one number for all of its rows: that of the worst.
+            hops, depth = int(all_hops[rows].max()), int(all_depths[rows].max())
+            worth = hops <= self._max_hops and depth <= self._max_depth
+            if worth and all_hops[rows].min() >= 0:
+                found.append(_Item(part.start, part.ref, part.before, hops, depth))
         return found
 
     # The copying thread.
@@ -284,8 +289,8 @@ class WriteBehind:
         rows = to_host(self._layers, index.to(torch.int64), self._stream)
         edges = np.cumsum([0, *(len(item.ref.tokens) for item in group)]).tolist()
         parts = [
-            ChunkRows(item.ref, item.start, 0, item.depth, np.ascontiguousarray(rows[:, low:high]))
-            for item, (low, high) in zip(group, pairwise(edges), strict=True)
+            ChunkRows(i.ref, i.start, i.hops, i.depth, np.ascontiguousarray(rows[:, low:high]))
+            for i, (low, high) in zip(group, pairwise(edges), strict=True)
         ]
         with self._keeping:
             # A reset since the rows were read means that they may not be what their ids say.

@@ -3,7 +3,8 @@
 Knows cuda/build.py and maturin; must not know what is in the package. How much it insists is a
 config setting of pip or build:
 
-    pip install .                                     # with the library if a fitting nvcc is there
+    pip install .                                     # with the library if a fitting nvcc is there,
+                                                      # or an NVIDIA driver: then nvcc is fetched
     pip install . --config-settings cuda=wheels       # fetch nvcc from the package index first
     pip install . --config-settings cuda=require      # fail when the library cannot be built
     pip install . --config-settings cuda=off          # without it, whatever is installed
@@ -40,6 +41,9 @@ __all__ = [
 
 Settings = Mapping[str, Any] | None
 MODES = ("auto", "wheels", "require", "off")
+
+DRIVER = Path("/proc/driver/nvidia/version")
+"""Is there where an NVIDIA driver runs, so where the library will be wanted."""
 
 
 def _mode(settings: Settings) -> str:
@@ -83,7 +87,18 @@ def _build_library(settings: Settings) -> None:
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
     """Return maturin's needs, and the CUDA compiler's wheels when they were asked for."""
     needs = list(maturin.get_requires_for_build_wheel(_maturin_settings(config_settings)))
-    return needs + list(cuda_build.TOOLCHAIN if _mode(config_settings) == "wheels" else ())
+    return needs + list(cuda_build.TOOLCHAIN if _fetches(_mode(config_settings)) else ())
+
+
+def _fetches(mode: str) -> bool:
+    """Return whether the compiler comes from the package index."""
+    if mode != "auto" or not DRIVER.exists():
+        return mode == "wheels"
+    try:
+        toolchain = cuda_build.find_toolchain()
+    except cuda_build.ToolchainError:
+        return True
+    return toolchain is None or toolchain.cutlass is None or toolchain.version() != "13.0"
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:

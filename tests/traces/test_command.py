@@ -68,6 +68,19 @@ def test_json(log, capsys):
     assert "31:42" in cause["after"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "no request"), ("not json\n{}\n", r"2 lines are unreadable; line 1: ")]
+)
+def test_a_log_without_requests_is_an_error(tmp_path, capsys, text, said):
+    path = tmp_path / "empty.jsonl"
+    path.write_text(text)
+    assert run(path, "--json") == 2
+    output = capsys.readouterr()
+    assert not output.out
+    assert "empty.jsonl holds no request with tokens" in output.err
+    assert said in output.err
+
+
 def test_table(log, capsys):
     assert run(log, "--tflops", 100, "--model", "deepseek-v2-lite") == 0
     out = capsys.readouterr().out
@@ -174,10 +187,3 @@ def test_bad_templates(log, tmp_path, source, capsys):
 def test_missing_file(tmp_path, capsys):
     assert run(tmp_path / "missing.jsonl") == 2
     assert "missing.jsonl" in capsys.readouterr().err
-
-
-def test_an_empty_log(tmp_path, capsys):
-    path = tmp_path / "empty.jsonl"
-    path.write_text("")
-    assert run(path, "--html", tmp_path / "out.html") == 0
-    assert "0.0 %" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from irminsul.errors import InvalidParams, MissingExtra
+from irminsul.errors import InvalidParams, InvalidTrace, MissingExtra
 
 if TYPE_CHECKING:
     from irminsul.traces.corpus import PieceEncoder, TokenizedCall
@@ -130,7 +130,16 @@ def _analyze(
     for call, tokenized in _progress(name, _calls(reader, encoder, cache)):
         analyzer.feed(call, tokenized)
     label = "standard input" if name == "-" else Path(name).name
+    if not analyzer.total.calls:
+        raise InvalidTrace(f"{label} holds no request with tokens{_first_fault(reader)}")
     return FileReport(label, analyzer, reader.malformed_count, reader.malformed)
+
+
+def _first_fault(reader: TraceReader) -> str:
+    if not reader.malformed:
+        return ""
+    fault = reader.malformed[0]
+    return f" ({reader.malformed_count} lines are unreadable; line {fault.line}: {fault.reason})"
 
 
 def _calls(

@@ -26,6 +26,9 @@ def test_it_equals_torch_native_on_sglang_s_own_pools(version: str) -> None:
     assert facts["extend"] < 1e-4
     assert facts["decode"] < 1e-4
     assert facts["apart"] == 0
+    assert facts["pages"].pop("others") == 1
+    assert facts["pages"].pop("given") == 16
+    assert set(facts["pages"].values()) == {64}
     assert [case for case, leaves in facts["turns"].items() if leaves] == ["decode", "other asks"]
 
 

@@ -53,6 +53,23 @@ def compare() -> dict[str, Any]:
         "decode": difference(ours, theirs, runner, decode_batch(runner)),
         "apart": apart(ours, runner),
         "turns": turns(),
+        "pages": pages(),
+    }
+
+
+def pages() -> dict[str, int]:
+    """Ask SGLang for the page size of an engine that was given none, or 16."""
+    from sglang.srt.arg_groups.overrides import _page_size_default
+
+    ways = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
+    cases = {way: {way: "irminsul", "page_size": None} for way in ways}
+    cases |= {"others": {"page_size": None}, "given": {ways[0]: "irminsul", "page_size": 16}}
+    views = {
+        name: SimpleNamespace(**{**dict.fromkeys(ways), **case}) for name, case in cases.items()
+    }
+    return {
+        name: _page_size_default(view).get("page_size", view.page_size)
+        for name, view in views.items()
     }
 
 

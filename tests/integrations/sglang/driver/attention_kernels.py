@@ -55,13 +55,18 @@ def test_page_tiles_equal_those_made_of_pages(lengths, seed):
         assert tiles_of(got, row) == tiles_of(want, row)
 
 
-@given(lengths=LENGTHS, piece=st.sampled_from([1, 2, 16, 32, 64, 1024]), seed=st.integers(0, 99))
-@settings(max_examples=12, deadline=None)
-def test_slot_tiles_equal_those_made_of_spans(lengths, piece, seed):
+@given(
+    lengths=LENGTHS,
+    pieces=st.sampled_from([(1, 1), (1, 2), (1, 64), (1, 1024), (16, 16), (16, 64), (2, 1024)]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=14, deadline=None)
+def test_slot_tiles_equal_those_made_of_spans(lengths, pieces, seed):
+    page, piece = pieces  # allocated by the larger one, which the smaller one divides
     slots = slots_of(lengths, piece, seed)
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
     ends = torch.tensor(lengths)[order]
-    got = kernels.slot_tiles(slots.to(DEVICE), order.to(DEVICE), ends.to(DEVICE))
+    got = kernels.slot_tiles(slots.to(DEVICE), order.to(DEVICE), ends.to(DEVICE), page)
     own = slots[order]
     spans = [[KeySpan(row[:n], 0)] for row, n in zip(own, ends.tolist(), strict=True)]
     want = tiles_from_spans(spans)

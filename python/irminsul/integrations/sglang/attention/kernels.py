@@ -54,22 +54,30 @@ def _last_tokens(lengths, indptr, q_pos, rows, tokens, BLOCK: tl.constexpr):  # 
 
 
 @triton.jit
-def _begins(own, token, keys, there):  # type: ignore[no-untyped-def]
-    """Whether each token's slot is not the one after its neighbour's, or begins a page."""
+def _begins(own, token, there, PIECE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether each piece's first slot does not follow the piece before it, or begins a page."""
     slot = tl.load(own + token, mask=there, other=0).to(tl.int32)
-    before = tl.load(own + token - 1, mask=there & (token > 0), other=-2).to(tl.int32)
-    return there & ((slot % _PAGE == 0) | (slot != before + 1))
+    before = tl.load(own + token - PIECE, mask=there & (token > 0), other=-PIECE - 1).to(tl.int32)
+    return there & ((slot % _PAGE == 0) | (slot != before + PIECE))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _count_begins(  # type: ignore[no-untyped-def]
-    slots, slots_stride, sequences, lengths, begins, width, chunks, BLOCK: tl.constexpr
+    slots,
+    slots_stride,
+    sequences,
+    lengths,
+    begins,
+    width,
+    chunks,
+    PIECE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0)
     keys = tl.minimum(tl.load(lengths + row).to(tl.int32), width)
     own = slots + tl.load(sequences + row).to(tl.int64) * slots_stride
-    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    number = tl.sum(_begins(own, token, keys, token < keys).to(tl.int32), 0)
+    token = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)) * PIECE
+    number = tl.sum(_begins(own, token, token < keys, PIECE).to(tl.int32), 0)
     tl.store(begins + row * chunks + tl.program_id(1), number)
 
 
@@ -85,8 +93,10 @@ def _slot_tiles(  # type: ignore[no-untyped-def]
     start,
     count,
     width,
+    capacity,
     chunks,
     CHUNKS: tl.constexpr,
+    PIECE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row, chunk = tl.program_id(0), tl.program_id(1)
@@ -94,21 +104,22 @@ def _slot_tiles(  # type: ignore[no-untyped-def]
     own = slots + tl.load(sequences + row).to(tl.int64) * slots_stride
     at = tl.arange(0, CHUNKS)
     counts = tl.load(begins + row * chunks + at, mask=at < chunks, other=0)
-    token = chunk * BLOCK + tl.arange(0, BLOCK)
+    token = (chunk * BLOCK + tl.arange(0, BLOCK)) * PIECE
     there = token < keys
-    first = _begins(own, token, keys, there)
-    after = token + 1
-    last = there & ((after == keys) | _begins(own, after, keys, after < keys))
+    first = _begins(own, token, there, PIECE)
+    after = token + PIECE
+    last = there & ((after >= keys) | _begins(own, after, after < keys, PIECE))
     tile = tl.sum(tl.where(at < chunk, counts, 0), 0) + tl.cumsum(first.to(tl.int32), 0) - 1
     slot = tl.load(own + token, mask=there, other=0).to(tl.int32)
-    place = row.to(tl.int64) * width + tile
+    place = row.to(tl.int64) * capacity + tile
     tl.store(tiles + place * 4, slot // _PAGE, mask=first)
     tl.store(bounds + place * 8 + 2, (slot % _PAGE).to(tl.int16), mask=first)
-    tl.store(bounds + place * 8 + 3, (slot % _PAGE + 1).to(tl.int16), mask=last)
+    end = slot % _PAGE + tl.minimum(keys - token, PIECE)
+    tl.store(bounds + place * 8 + 3, end.to(tl.int16), mask=last)
     tl.store(tiles + place * 4 + 2, tl.zeros_like(slot), mask=first)
     tl.store(tiles + place * 4 + 3, token, mask=first)
     if chunk == 0:
-        tl.store(start + row, row * width)
+        tl.store(start + row, row * capacity)
         tl.store(count + row, tl.sum(counts, 0))
 
 
@@ -197,19 +208,30 @@ def page_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
     return table
 
 
-def slot_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
+def slot_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor, piece: int = 1) -> TileTable:
     """Build the tile table of sequences that were allocated in smaller pieces, in two launches.
 
-    Neighbouring slots of one page become one tile. Parameters are those of `page_tiles`; every row
-    has room for as many tiles as tokens.
+    Parameters
+    ----------
+    slots, sequences, lengths
+        As `page_tiles` takes them.
+    piece : int
+        The engine's page, a divisor of 64: so many slots stand together in any case.
+
+    Returns
+    -------
+    TileTable
+        Neighbouring slots of one page are one tile; every row has room for a tile a piece.
     """
     rows, width = len(sequences), slots.shape[1]
-    chunks = triton.cdiv(width, _TOKENS)
-    table = _room(rows, width, slots.device)
+    capacity = triton.cdiv(width, piece)
+    chunks = triton.cdiv(capacity, _TOKENS)
+    table = _room(rows, capacity, slots.device)
     begins = torch.empty(rows, chunks, dtype=torch.int32, device=slots.device)
     if rows:
         common = (slots, slots.stride(0), sequences, lengths, begins)
-        _count_begins[rows, chunks](*common, width, chunks, BLOCK=_TOKENS, num_warps=4)
+        sizes = {"PIECE": piece, "BLOCK": _TOKENS, "num_warps": 4}
+        _count_begins[rows, chunks](*common, width, chunks, **sizes)
         _slot_tiles[rows, chunks](
             *common,
             table.tiles,
@@ -217,10 +239,10 @@ def slot_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
             table.start,
             table.count,
             width,
+            capacity,
             chunks,
             CHUNKS=max(_CHUNKS, triton.next_power_of_2(chunks)),
-            BLOCK=_TOKENS,
-            num_warps=4,
+            **sizes,
         )
     return table
 

@@ -6,12 +6,21 @@ where a model asks for it.
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
 NAME = "irminsul"
+PAGE = 64
+"""Tokens of a page where the engine was given no ``--page-size``; the kernel reads pages of 64."""
 _MARK = "irminsul_original"
+_WAYS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
+# Releases differ in where the default is asked for.
+_DEFAULTS = ("sglang.srt.arg_groups.overrides", "sglang.srt.arg_groups.pipeline")
 
 
 def register() -> None:
@@ -19,7 +28,8 @@ def register() -> None:
 
     Notes
     -----
-    Also valid as ``--prefill-attention-backend`` or ``--decode-attention-backend`` alone.
+    Also valid as ``--prefill-attention-backend`` or ``--decode-attention-backend`` alone. Pages are
+    of 64 tokens unless ``--page-size`` says otherwise, as with flashmla.
     """
     from sglang.srt import server_args
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
@@ -29,6 +39,30 @@ def register() -> None:
         server_args.add_attention_backend_choices([NAME])
     if NAME not in server_args.CHUNKED_PREFIX_CACHE_SUPPORTED_ATTENTION_BACKENDS:
         server_args.add_chunked_prefix_cache_attention_backend(NAME)
+    for place in _DEFAULTS:
+        _default_to_whole_pages(place)
+
+
+def _default_to_whole_pages(place: str) -> None:
+    """Wrap a module's choice of a page size; releases without it keep SGLang's default."""
+    try:
+        module = importlib.import_module(place)
+    except ImportError:
+        return
+    original = getattr(module, "_page_size_default", None)
+    if original is None or hasattr(original, _MARK):
+        return
+
+    def default(view: Any) -> dict[str, Any]:
+        chosen: dict[str, Any] = original(view)
+        if "page_size" in chosen and NAME in {getattr(view, way, None) for way in _WAYS}:
+            logger.info("--attention-backend irminsul: pages of %d tokens", PAGE)
+            return chosen | {"page_size": PAGE}
+        return chosen
+
+    setattr(default, _MARK, original)
+    default.__qualname__ = original.__qualname__
+    module._page_size_default = default  # type: ignore[attr-defined]
 
 
 def decompresses() -> bool:

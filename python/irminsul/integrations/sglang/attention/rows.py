@@ -142,7 +142,9 @@ def _tiles(
     if slots.is_cuda:
         from irminsul.integrations.sglang.attention.kernels import page_tiles, slot_tiles
 
-        return (page_tiles if page == PAGE_SIZE else slot_tiles)(slots, sequences, lengths)
+        if page == PAGE_SIZE:
+            return page_tiles(slots, sequences, lengths)
+        return slot_tiles(slots, sequences, lengths, page)
     if page == PAGE_SIZE:
         pages = (slots[:, ::PAGE_SIZE][sequences] // PAGE_SIZE).int()
         return tiles_from_pages(pages, lengths.int())

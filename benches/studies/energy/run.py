@@ -1,8 +1,8 @@
 """Architectures -> results/energy.json: joules and time to first token of cold, prefix, moved text.
 
 Needs an NVIDIA GPU and SGLang. Usage:
-    python benches/studies/energy/run.py --only GQA MHA MLA --seconds 60   seconds for each, besides
-    about 45 s in which the engine starts
+    python benches/studies/energy/run.py --only GQA MHA MLA --seconds 40   seconds for each, besides
+    about a minute in which the engine starts and compiles
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,26 @@ sys.path.insert(0, str(HERE.parents[1] / "serving"))
 from architectures import ARCHITECTURES, VOCABULARY, write  # noqa: E402
 from common import Clock, Ids, Prompts, Row, Server, machine  # noqa: E402
 
-GROUP = 4
-"""Requests whose energy is read together; the counter moves in steps of some 100 ms."""
+TEXTS = 3
+"""Cold requests whose energy is read together; the counter moves in steps of some 100 ms."""
+NEW = 150
+"""Tokens that a short hit leaves to compute."""
+SHARE = 83
+"""Per cent of a longer hit that is known: what the paper says its cache recovers."""
+PAPER = {"hybrid": "about 0", "83": 63}
+"""Per cent of energy saved in arXiv 2605.05696; elsewhere 63 to 86."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One sort of hit: what makes its prompt of a cold text, and how many are read together."""
+
+    make: Callable[[Ids], Ids]
+    count: int
+
+
+Seen = tuple[float, float, float]
+"""Joules and seconds to the first token per request, and the share that was cached."""
 
 
 def main() -> int:
@@ -41,59 +60,76 @@ def main() -> int:
     failed = 0
     for name in options.only:
         try:
-            rows = measure(name, options)
+            with tempfile.TemporaryDirectory() as folder:
+                server = start(name, Path(folder), options.length, options.engine)
+                try:
+                    show(measure(name, server, options.length, options.seconds, options.out))
+                finally:
+                    server.stop()
         except Exception:
             traceback.print_exc()
             failed += 1
-            continue
-        for row in rows:
-            print(
-                f"{row['case']:34} {row['metric']:28} {row['value']:10} {row['unit']}", flush=True
-            )
     return 1 if failed else 0
 
 
-def measure(name: str, options: argparse.Namespace) -> list[Row]:
-    """Start an engine, measure all cases in turn until the time is over, stop it."""
+def start(name: str, folder: Path, length: int, options: dict[str, Any]) -> Server:
+    """Start an engine; only latent attention has irminsul, and flashinfer's kernels for it."""
+    latent = name == "MLA"
     arguments = {
-        "attention_backend": "flashinfer",
+        "attention_backend": "flashinfer" if latent else "triton",
         "mem_fraction_static": 0.88,
+        # Room for the texts and what hits add: a copy of each text where it is moved.
+        "max_total_tokens": 22 * length if latent else 4 * length + length // 2,
         "max_running_requests": 8,
         "disable_cuda_graph": True,
-        **options.engine,
+        **options,
     }
-    backend = "irminsul" if name == "MLA" else "stock"
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(str(write(name, Path(folder))), backend, **arguments)
-        try:
-            return _cases(name, server, options)
-        finally:
-            server.stop()
+    return Server(str(write(name, folder)), "irminsul" if latent else "stock", **arguments)
 
 
-def _cases(name: str, server: Server, options: argparse.Namespace) -> list[Row]:
-    prompts = Prompts(options.length, VOCABULARY, seed=0)
-    most = options.length - 150
-    kinds: dict[str, Callable[[Ids], Ids]] = {"prefix hit": lambda cold: prompts.prefix(cold, most)}
-    if server.backend == "irminsul":
-        kinds["irminsul hit"] = lambda cold: prompts.holes(cold, 2, most)
-    taken: dict[str, list[tuple[float, float, float]]] = {}
-    meter, clock = Meter(), Clock(options.seconds)
+def measure(name: str, server: Server, length: int, seconds: float, out: Path) -> list[Row]:
+    """Take cold and all kinds of hits in turn; write rows after each round, lest it be cut off."""
+    prompts = Prompts(length, VOCABULARY, seed=0)
+    hits = kinds(prompts, length, moves=server.backend == "irminsul")
+    meter = Meter()
+    _round(server, meter, prompts, {kind: Kind(hit.make, 1) for kind, hit in hits.items()}, 1)
+    taken: dict[str, list[Seen]] = {}
     rows: list[Row] = []
-    warm = True
-    while clock.goes_on(len(taken.get("cold", [])), 3):
-        server.flush()
-        cold = [prompts.fresh(options.length) for _ in range(GROUP)]
-        seen = {"cold": meter.group(server, cold)}
-        for kind, make in kinds.items():
-            seen[kind] = meter.group(server, [make(text) for text in cold])
-        if not warm:
-            for kind, values in seen.items():
-                taken.setdefault(kind, []).append(values)
-            rows = [row for kind, v in taken.items() for row in _rows(name, kind, v, taken)]
-            merge(options.out, rows)  # a run that is cut short keeps what was measured
-        warm = False
+    clock = Clock(seconds)
+    while clock.goes_on(len(taken.get("cold", [])), 2):
+        for kind, seen in _round(server, meter, prompts, hits, TEXTS).items():
+            taken.setdefault(kind, []).append(seen)
+        counts = {"cold": TEXTS, **{kind: hit.count for kind, hit in hits.items()}}
+        rows = [r for kind in taken for r in _rows(name, kind, taken, counts[kind])]
+        merge(out, rows)
     return rows
+
+
+def kinds(prompts: Prompts, length: int, *, moves: bool) -> dict[str, Kind]:
+    """Hits that leave little to compute, and such as the paper's; both moved, too, where it is."""
+    most, part = length - NEW, length * SHARE // 100
+    few, many = f"{NEW} tokens new", f"{SHARE} % known"
+    made = {
+        f"prefix hit, {few}": Kind(lambda cold: prompts.prefix(cold, most), 12),
+        f"prefix hit, {many}": Kind(lambda cold: prompts.prefix(cold, part), 6),
+    }
+    if moves:
+        made[f"irminsul hit, {few}"] = Kind(lambda cold: prompts.holes(cold, 2, most), 12)
+        made[f"irminsul hit, {many}"] = Kind(lambda cold: prompts.holes(cold, 9, part), 6)
+    return made
+
+
+def _round(
+    server: Server, meter: Meter, prompts: Prompts, hits: dict[str, Kind], texts: int
+) -> dict[str, Seen]:
+    """Serve new texts cold, then hits on them, kind by kind."""
+    server.flush()
+    cold = [prompts.fresh(prompts.length) for _ in range(texts)]
+    seen = {"cold": meter.group(server, cold)}
+    for kind, hit in hits.items():
+        asked = [hit.make(cold[index % texts]) for index in range(hit.count)]
+        seen[kind] = meter.group(server, asked)
+    return seen
 
 
 class Meter:
@@ -103,55 +139,64 @@ class Meter:
         import pynvml
 
         pynvml.nvmlInit()
-        self._read = pynvml.nvmlDeviceGetTotalEnergyConsumption
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        self._device = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
+        device = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
+        self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(device)
 
-    def group(self, server: Server, requests: list[Ids]) -> tuple[float, float, float]:
-        """Joules and seconds to the first token per request, and the share that was cached."""
-        time.sleep(0.2)
-        before = self._read(self._device)
+    def group(self, server: Server, requests: Sequence[Ids]) -> Seen:
+        """Serve requests one by one, from one step of the counter to one behind the last."""
+        time.sleep(0.1)
+        before = self._step()
         replies = [server.serve(ids) for ids in requests]
-        joules = (self._read(self._device) - before) / 1e3 / len(requests)
+        joules = (self._step() - before) / 1e3 / len(requests)
         cached = sum(reply.cached for reply in replies) / sum(reply.prompt for reply in replies)
         return joules, statistics.median(reply.first for reply in replies), cached
 
+    def _step(self) -> int:
+        """Wait until the counter moves, half a second at most, and read it."""
+        begin, old = time.perf_counter(), self._read()
+        while (now := self._read()) == old and time.perf_counter() - begin < 0.5:
+            time.sleep(0.001)
+        return int(now)
 
-def _rows(
-    name: str,
-    kind: str,
-    values: list[tuple[float, float, float]],
-    taken: dict[str, list[tuple[float, float, float]]],
-) -> list[Row]:
-    """Medians of one case, and what it saves against cold, pair by pair."""
-    case = f"{name}, {kind}"
+
+def _rows(name: str, kind: str, taken: dict[str, list[Seen]], count: int) -> list[Row]:
+    """Medians of one case, and what it saves against cold, round by round."""
+    case, values = f"{name}, {kind}", taken[kind]
     joules, seconds, cached = (statistics.median(column) for column in zip(*values, strict=True))
+    samples = count * len(values)
     rows = [
-        _row(case, "energy per request", joules, "J", len(values)),
-        _row(case, "time to first token", 1e3 * seconds, "ms", len(values)),
-        _row(case, "tokens from cache", 100 * cached, "%", len(values)),
+        _row(case, "energy per request", joules, "J", samples),
+        _row(case, "time to first token", 1e3 * seconds, "ms", samples),
+        _row(case, "tokens from cache", 100 * cached, "%", samples),
     ]
     if kind != "cold":
         for index, metric in enumerate(("energy saved", "time saved")):
             pairs = zip(values, taken["cold"], strict=True)
             saved = statistics.median(100 * (1 - mine[index] / cold[index]) for mine, cold in pairs)
-            rows.append(_row(case, metric, saved, "%", len(values)))
+            rows.append(_row(case, metric, saved, "%", samples))
     return rows
 
 
 def _row(case: str, metric: str, value: float, unit: str, samples: int) -> Row:
-    paper = "about 0" if "hybrid" in case else "63-86"
+    paper = next((said for part, said in PAPER.items() if part in case), "63-86")
+    compared = metric == "energy saved"
     return {
         "bar_id": "quality.energy",
         "case": case,
         "metric": metric,
         "value": float(f"{value:.4g}"),
         "unit": unit,
-        "rival": "paper" if metric == "energy saved" else None,
-        "rival_value": paper if metric == "energy saved" else None,
+        "rival": "paper" if compared else None,
+        "rival_value": paper if compared else None,
         "bar": None,
-        "samples": samples * GROUP,
+        "samples": samples,
     }
+
+
+def show(rows: Sequence[Row]) -> None:
+    for row in rows:
+        print(f"{row['case']:38} {row['metric']:20} {row['value']:10} {row['unit']}", flush=True)
 
 
 def merge(path: Path, rows: list[dict[str, Any]]) -> None:

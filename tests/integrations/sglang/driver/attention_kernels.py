@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.attention import KeySpan, TileTable, tiles_from_pages, tiles_from_spans
-from irminsul.integrations.sglang.attention import kernels
+from irminsul.integrations.sglang.attention import kernels, slot_kernels
 
 WIDTH = 2100
 
@@ -66,7 +66,7 @@ def test_slot_tiles_equal_those_made_of_spans(lengths, pieces, seed):
     slots = slots_of(lengths, piece, seed)
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
     ends = torch.tensor(lengths)[order]
-    got = kernels.slot_tiles(slots.to(DEVICE), order.to(DEVICE), ends.to(DEVICE), page)
+    got = slot_kernels.slot_tiles(slots.to(DEVICE), order.to(DEVICE), ends.to(DEVICE), page)
     own = slots[order]
     spans = [[KeySpan(row[:n], 0)] for row, n in zip(own, ends.tolist(), strict=True)]
     want = tiles_from_spans(spans)
@@ -133,6 +133,6 @@ def test_nothing_to_do_is_no_launch():
     nothing = torch.empty(0, dtype=torch.int64, device=DEVICE)
     slots = torch.zeros(3, WIDTH, dtype=torch.int32, device=DEVICE)
     assert kernels.page_tiles(slots, nothing, nothing).count.numel() == 0
-    assert kernels.slot_tiles(slots, nothing, nothing).count.numel() == 0
+    assert slot_kernels.slot_tiles(slots, nothing, nothing).count.numel() == 0
     q = torch.empty(0, 4, 512, device=DEVICE)
     assert kernels.join(q, torch.empty(0, 4, 64, device=DEVICE), None).shape == (0, 4, 576)

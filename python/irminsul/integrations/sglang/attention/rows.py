@@ -140,7 +140,8 @@ def _tiles(
     if loans is not None and loans.in_use:
         return loans.compose(slots, sequences, lengths)
     if slots.is_cuda:
-        from irminsul.integrations.sglang.attention.kernels import page_tiles, slot_tiles
+        from irminsul.integrations.sglang.attention.kernels import page_tiles
+        from irminsul.integrations.sglang.attention.slot_kernels import slot_tiles
 
         if page == PAGE_SIZE:
             return page_tiles(slots, sequences, lengths)

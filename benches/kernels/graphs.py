@@ -5,6 +5,7 @@ Shared by the benches of all kernels; knows nothing of what is called.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import torch
@@ -34,14 +35,16 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Time several ways side by side: each once a round, so that the GPU's state meets all alike.
 
+    Every round has an order of its own: behind one that draws little power the clock is higher.
     The host is ahead of the GPU throughout: it waits for the last round only.
     """
+    order = random.Random(0)
     for _ in range(warmup):
         for run in runs.values():
             run()
     marks: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in runs}
     for _ in range(rounds):
-        for name, run in runs.items():
+        for name, run in order.sample(list(runs.items()), len(runs)):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             run()

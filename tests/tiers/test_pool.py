@@ -136,11 +136,12 @@ def test_another_engine_fetches_what_one_has_kept() -> None:
     one = ChunkPool(LAYOUT, 4 * MIB, shared)
     two = ChunkPool(LAYOUT, 4 * MIB, shared, CostModel(**EAGER))
     stored = kept(one, TEXT)
+    assert settled(shared)
     prompt = np.concatenate([RANDOM.integers(0, 100_000, 50), TEXT, [9]])
     assert check(two, prompt) == 0
     coming = two.prefetch(NAMESPACE, prompt, [(0, len(prompt))], 5.0)
     assert coming is not None
-    assert coming.done
+    assert until(lambda: coming.done, 5.0)
     assert check(two, prompt) == stored - SINKS
     assert two.prefetch(NAMESPACE, prompt, [(1000, 1200)], 5.0) is None
 
@@ -155,9 +156,21 @@ def test_a_rank_that_does_not_publish_keeps_for_itself_and_fetches() -> None:
     second.clear()
     coming = second.prefetch(NAMESPACE, TEXT, [(0, len(TEXT))], 5.0)
     assert coming is not None
-    assert coming.done
+    assert until(lambda: coming.done, 5.0)
     second.admit(coming)
     assert check(second, np.append(TEXT, 1)) == stored - SINKS
+
+
+def settled(shared: HostTier) -> bool:
+    """Wait until nothing more is written behind."""
+    sizes = [-1]
+
+    def steady() -> bool:
+        time.sleep(0.05)
+        sizes.append(len(shared))
+        return sizes[-1] == sizes[-2] > 0
+
+    return until(steady)
 
 
 def _fetched(shared: HostTier, prompt: NDArray[np.int64], **changes: bool) -> int:
@@ -167,11 +180,9 @@ def _fetched(shared: HostTier, prompt: NDArray[np.int64], **changes: bool) -> in
     )
     coming = pool.prefetch(NAMESPACE, prompt, [(0, len(prompt))], 5.0)
     assert coming is not None
-    assert coming.done
+    assert until(lambda: coming.done, 5.0)
     pool.admit(coming)
-    found = check(pool, prompt)
-    pool.close()
-    return found
+    return check(pool, prompt)
 
 
 def test_text_in_chunks_with_other_borders_is_fetched() -> None:
@@ -181,18 +192,40 @@ def test_text_in_chunks_with_other_borders_is_fetched() -> None:
         text = random.integers(0, 100_000, 1500)
         shared = HostTier(8 * MIB)
         kept(ChunkPool(LAYOUT, 4 * MIB, shared), np.concatenate([text, text[:5]]))
+        assert settled(shared)
         # Begins and ends elsewhere: borders of chunks are others at both ends.
         prompt = np.concatenate([random.integers(0, 100_000, 45), text[100:1400], [7] * 40])
         found += _fetched(shared, prompt)
         missed += _fetched(shared, prompt, windows=False)
         all_of_it += 1300
-    assert missed < 0.88 * all_of_it
+    assert 0.5 * all_of_it < missed < 0.88 * all_of_it
     assert found > 0.94 * all_of_it
+
+
+def test_rows_that_came_back_from_elsewhere_are_not_taken_for_those_that_left() -> None:
+    pool = ChunkPool(LAYOUT, 4 * MIB)
+    kept(pool, TEXT)
+    wanted = ChunkPool(LAYOUT, 4 * MIB).chunks(NAMESPACE, TEXT, [(0, len(TEXT))])
+    part = wanted[5]
+    # As if an eviction and an insertion had come between a lookup and the lease of its rows.
+    on_evict, pool.host._on_evict = pool.host._on_evict, lambda ref: None
+    pool.host.discard(part.ref)
+    pool.host._on_evict = on_evict
+    ids = part.ref.tokens.astype(np.int64)
+    pool.host.put([ChunkRows(part.ref, 9000, 0, 0, rows_of(ids, 0, 9000))])
+    prompt = np.concatenate([RANDOM.integers(0, 100_000, 77), TEXT, [5]])
+    check(pool, prompt)  # that every row is the one it is said to be
+    spans = pool.find(NAMESPACE, prompt, 0)
+    assert 9000 in [span.source for span in spans]
+    for span in spans:
+        span.release()
+    check(pool, prompt)
 
 
 def test_a_signpost_to_nothing_makes_way() -> None:
     shared = HostTier(8 * MIB)
     kept(ChunkPool(LAYOUT, 4 * MIB, shared), TEXT)
+    assert settled(shared)
     chunks = ChunkPool(LAYOUT, 4 * MIB).chunks(NAMESPACE, TEXT, [(0, len(TEXT))])
     posts = len(shared) - len(chunks)
     assert posts > len(chunks) // 2
@@ -209,7 +242,7 @@ def test_what_does_not_pay_is_not_fetched() -> None:
     slow = ChunkPool(LAYOUT, 4 * MIB, shared, CostModel(1e3, 1e-6))
     coming = slow.prefetch(NAMESPACE, np.append(TEXT, 1), [(0, len(TEXT))], 5.0)
     assert coming is not None
-    assert coming.done
+    assert until(lambda: coming.done, 5.0)
     assert check(slow, np.append(TEXT, 1)) == 0
 
 

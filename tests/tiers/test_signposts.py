@@ -27,11 +27,6 @@ def ids_of(seed: int, count: int) -> NDArray[np.uint32]:
     return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32)
 
 
-def chunk_of(ids: NDArray[np.uint32]) -> ChunkRows:
-    rows = np.zeros((LAYOUT.layers, len(ids), LAYOUT.row_bytes), dtype=np.uint8)
-    return ChunkRows(SPACE.ref(ids), 0, 0, 0, rows)
-
-
 def slowly(ids: list[int]) -> list[int]:
     """The definition, one window after the other."""
     modulus, found = 1 << 64, []
@@ -68,7 +63,7 @@ def test_sampling_knows_no_position() -> None:
 @pytest.mark.parametrize("vector", VECTORS)
 def test_format_is_frozen(vector: dict[str, Any]) -> None:
     ids = ids_of(vector["seed"], vector["count"])
-    posts = sorted(POSTS.of(chunk_of(ids)), key=lambda post: post.ref.key)
+    posts = sorted(POSTS.of(SPACE.ref(ids)), key=lambda post: post.ref.key)
     assert [post.ref.key.hex() for post in posts] == vector["keys"]
     assert {bytes(post.rows[0, :2].reshape(-1)[:16]).hex() for post in posts} == {vector["rows"]}
 
@@ -76,7 +71,7 @@ def test_format_is_frozen(vector: dict[str, Any]) -> None:
 @given(st.integers(0, 1 << 30), st.integers(0, 90), st.integers(0, 200), st.integers(0, 200))
 def test_whoever_meets_a_window_finds_the_chunk(seed: int, head: int, low: int, cut: int) -> None:
     ids = ids_of(seed, 400)
-    posts = {post.ref: post for post in POSTS.of(chunk_of(ids))}
+    posts = {post.ref: post for post in POSTS.of(SPACE.ref(ids))}
     text = np.concatenate([ids_of(seed + 1, head), ids[low : 400 - cut], ids_of(seed + 2, 9)])
     asked = POSTS.asked(SPACE, text, [(0, len(text))])
     met = [ref for ref in asked if ref in posts]
@@ -90,9 +85,9 @@ def test_whoever_meets_a_window_finds_the_chunk(seed: int, head: int, low: int, 
 
 def test_signposts_are_no_chunks_and_tenants_have_their_own() -> None:
     ids = ids_of(3, 300)
-    (first, *_) = POSTS.of(chunk_of(ids))
+    (first, *_) = POSTS.of(SPACE.ref(ids))
     place = int(sampled(ids)[0])
-    assert {post.ref.key for post in POSTS.of(chunk_of(ids))}.isdisjoint(
+    assert {post.ref.key for post in POSTS.of(SPACE.ref(ids))}.isdisjoint(
         SPACE.part(ids, at, at + WINDOW).key for at in range(300 - WINDOW)
     )
     other = ChunkSpace(Namespace(model="m", tenant="t"), LAYOUT)
@@ -104,7 +99,7 @@ def test_signposts_are_no_chunks_and_tenants_have_their_own() -> None:
 @given(st.binary(max_size=200), st.integers(0, 600))
 def test_nonsense_names_nothing(noise: bytes, count: int) -> None:
     ids = ids_of(5, 300)
-    post = POSTS.of(chunk_of(ids))[0]
+    post = POSTS.of(SPACE.ref(ids))[0]
     at = next(at for at in sampled(ids).tolist() if POSTS.asked(SPACE, ids, [(at, at + WINDOW)]))
     rows = np.zeros(post.rows.size, dtype=np.uint8)
     rows[4 : 4 + len(noise)] = np.frombuffer(noise, dtype=np.uint8)
@@ -119,7 +114,7 @@ def test_text_that_is_sampled_everywhere_stays_bounded() -> None:
     )
     flood = np.tile(window, 16)
     assert len(sampled(flood)) > 400
-    assert len(POSTS.of(chunk_of(flood))) <= 32
+    assert len(POSTS.of(SPACE.ref(flood))) <= 32
     text = ids_of(6, 100_000)
     assert len(POSTS.asked(SPACE, text, [(0, len(text))])) == 512
-    assert POSTS.of(chunk_of(ids_of(7, 513))) == []
+    assert POSTS.of(SPACE.ref(ids_of(7, 513))) == []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from irminsul.tiers.aside import Aside
 from irminsul.tiers.base import Tier
 from irminsul.tiers.cost import Candidate, CostModel
 from irminsul.tiers.index import ChunkIndex
@@ -53,11 +55,19 @@ class Fetcher:
         Decides what is fetched.
     signposts : Signposts, optional
         Finds chunks whose borders are not the prompt's; None asks for the prompt's own only.
+    aside : Aside
+        Where signposts are looked for.
     """
 
     def __init__(
-        self, index: ChunkIndex, remote: Tier, cost: CostModel, signposts: Signposts | None
+        self,
+        index: ChunkIndex,
+        remote: Tier,
+        cost: CostModel,
+        signposts: Signposts | None,
+        aside: Aside,
     ) -> None:
+        self._aside = aside
         self._index = index
         self._host = index.host
         self._remote = remote
@@ -77,28 +87,36 @@ class Fetcher:
     def admit(self, fetch: Fetch) -> None:
         """Make findable what `fetch` has brought so far, in the order of the text."""
         with self._lock:
-            arrived, fetch.arrived = fetch.arrived, {}
+            arrived, fetch.arrived = fetch.arrived, set()
         for part in fetch.wanted:
-            found = arrived.get(part.ref.key)
-            if found is not None:
-                self._index.add(part.ref, part.before, *found)
+            if part.ref.key in arrived:
+                self._index.add(part.ref, part.before)
 
     def _chunks_said(
         self, prefetch: Prefetch, text: Text, wanted: Sequence[Wanted], there: list[bool]
     ) -> None:
-        """Fetch the chunks that are there, and ask for signposts in the others."""
+        """Fetch the chunks that are there, and look for signposts in the others."""
         known = [part for part, is_there in zip(wanted, there, strict=True) if is_there]
-        fetches = self._fetch(prefetch, known, [len(part.ref.tokens) for part in known])
         others = [part for part, is_there in zip(wanted, there, strict=True) if not is_there]
+        fetches = self._fetch(prefetch, known, [len(part.ref.tokens) for part in known])
+        looks = (
+            self._signposts is not None
+            and bool(others)
+            and self._aside.run(lambda: self._look(prefetch, text, others))
+        )
+        prefetch.expect(fetches, more=looks)
+
+    def _look(self, prefetch: Prefetch, text: Text, others: Sequence[Wanted]) -> None:
+        """Ask for signposts in what is not there under keys of its own."""
+        assert self._signposts is not None
+        parts = _within(others, text.holes)
         posts: dict[ChunkRef, int] = {}
-        if self._signposts is not None and others and prefetch.left_s > 0:
-            parts = _within(others, text.holes)
+        if prefetch.left_s > 0:
             posts = self._signposts.asked(text.space, text.ids, parts)
-        prefetch.expect(fetches, more=bool(posts))
+        prefetch.expect([], more=bool(posts))
         if posts:
-            refs = list(posts)
-            asked = self._remote.exists(refs, prefetch.left_s)
             unknown = _marked(len(text.ids), parts)
+            asked = self._remote.exists(list(posts), prefetch.left_s)
             asked.when_over(
                 lambda: self._posts_said(prefetch, text, unknown, posts, asked.result(0))
             )
@@ -127,26 +145,31 @@ class Fetcher:
 
         if refs:
             got = self._remote.get(refs, prefetch.left_s, receive)
-            got.when_over(lambda: self._named(prefetch, _cover(list(named), unknown)))
+            got.when_over(lambda: self._named(prefetch, list(named), unknown))
 
-    def _named(self, prefetch: Prefetch, named: Sequence[tuple[Named, int]]) -> None:
-        """Fetch the chunks that signposts name, each of which saves so many tokens."""
-        parts = [Wanted(found.start, found.ref, None) for found, _ in named]
-        fetches = self._fetch(prefetch, parts, [saves for _, saves in named])
+    def _named(
+        self, prefetch: Prefetch, named: Sequence[Named], unknown: NDArray[np.bool_]
+    ) -> None:
+        """Fetch the chunks that signposts name, as far as they cover what is unknown."""
+        posts: dict[bytes, list[ChunkRef]] = defaultdict(list)
+        for found in named:
+            posts[found.ref.key].append(found.post)
+        cover = _cover(named, unknown)
+        parts = [Wanted(found.start, found.ref, None) for found, _ in cover]
+        fetches = self._fetch(prefetch, parts, [saves for _, saves in cover])
         prefetch.expect(fetches)
-        posts = {found.ref.key: found.post for found, _ in named}
         for fetch in fetches:
             if fetch.ticket is not None:
                 fetch.ticket.when_over(partial(self._clear, fetch, posts))
 
-    def _clear(self, fetch: Fetch, posts: dict[bytes, ChunkRef]) -> None:
+    def _clear(self, fetch: Fetch, posts: dict[bytes, list[ChunkRef]]) -> None:
         """Take signposts away whose chunks are gone: no other could be put in their place."""
         ticket = fetch.ticket
         if ticket is None or ticket.expired or not getattr(self._remote, "up", True):
             return
         for part, arrived in zip(fetch.wanted, ticket.result(0), strict=True):
-            if not arrived and part.ref.key in posts:
-                self._remote.discard(posts[part.ref.key])
+            for post in () if arrived else posts.get(part.ref.key, ()):
+                self._remote.discard(post)
 
     def _fetch(
         self, prefetch: Prefetch, wanted: Sequence[Wanted], saves: Sequence[int]
@@ -173,7 +196,7 @@ class Fetcher:
         def receive(part: ChunkRows) -> None:
             if self._host.put([part]).result()[0]:
                 with self._lock:
-                    fetch.arrived[part.ref.key] = (part.base_position, part.hops, part.depth)
+                    fetch.arrived.add(part.ref.key)
             fetch.news_at = time.monotonic()
 
         ticket = self._remote.get([part.ref for part in fetch.wanted], timeout, receive)

@@ -152,6 +152,12 @@ class HostTier:
             entry.leases += 1
             return Lease(entry.chunk, lambda: self._release(entry))
 
+    def peek(self, ref: ChunkRef) -> ChunkRows | None:
+        """Return the chunk for a look at its numbers: its rows may be other rows any time."""
+        with self._lock:
+            entry = self._entries.get(_index(ref))
+            return entry.chunk if entry is not None else None
+
     def discard(self, ref: ChunkRef) -> bool:
         """Forget one chunk; True when it was there."""
         with self._lock:

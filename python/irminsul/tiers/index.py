@@ -20,6 +20,7 @@ from irminsul import ChunkParams, Namespace, Policy, Registry, Reuse
 from irminsul.errors import IrminsulError, UnknownNode
 from irminsul.tiers.host import HostTier, Lease
 from irminsul.tiers.keys import ChunkRef
+from irminsul.tiers.value import ChunkRows
 
 __all__ = ["ChunkIndex", "HostSpan"]
 
@@ -88,23 +89,24 @@ class ChunkIndex:
         # Position behind the last row of each node.
         self._ends: dict[int, int] = {}
 
-    def add(
-        self, ref: ChunkRef, before: ChunkRef | None, base_position: int, hops: int, depth: int
-    ) -> None:
+    def add(self, ref: ChunkRef, before: ChunkRef | None) -> None:
         """Make a chunk of the host tier findable, as the continuation of the one before it."""
+        held = self.host.peek(ref)
+        if held is None:
+            return
         node = next(self._numbers)
         with self._lock:
             if ref.key in self._nodes:
                 return
             parent = None if before is None else self._nodes.get(before.key)
             # Rows are one run only when they were computed one after the other.
-            if parent is not None and self._ends.get(parent) != base_position:
+            if parent is not None and self._ends.get(parent) != held.base_position:
                 parent = None
             self._nodes[ref.key] = node
             self._chunks[node] = ref
-            self._ends[node] = base_position + len(ref.tokens)
+            self._ends[node] = held.base_position + len(ref.tokens)
         try:
-            self._record(node, parent, ref, base_position, hops, depth)
+            self._record(node, parent, held)
         except IrminsulError:
             self.host.counts.add("unindexed")
         # Evicted while it was being indexed: then nobody else takes the node away.
@@ -112,25 +114,17 @@ class ChunkIndex:
             self.forget(ref)
             self._registry.discard(node)
 
-    def _record(
-        self,
-        node: int,
-        parent: int | None,
-        ref: ChunkRef,
-        base_position: int,
-        hops: int,
-        depth: int,
-    ) -> None:
+    def _record(self, node: int, parent: int | None, held: ChunkRows) -> None:
         common: dict[str, Any] = {
-            "namespace": ref.space.namespace,
-            "base_position": base_position,
-            "hops": hops,
-            "depth": depth,
+            "namespace": held.ref.space.namespace,
+            "base_position": held.base_position,
+            "hops": held.hops,
+            "depth": held.depth,
         }
         try:
-            self._registry.add(node, parent, ref.tokens, **common)
+            self._registry.add(node, parent, held.ref.tokens, **common)
         except UnknownNode:  # the parent was evicted a moment ago
-            self._registry.add(node, None, ref.tokens, **common)
+            self._registry.add(node, None, held.ref.tokens, **common)
 
     def forget(self, ref: ChunkRef) -> None:
         """Follow an eviction; `HostTier` calls it."""
@@ -152,22 +146,33 @@ class ChunkIndex:
         return [span for span in spans if span is not None]
 
     def _leased(self, reuse: Reuse, tokens: NDArray[np.int64]) -> HostSpan | None:
+        """Return what `reuse` found, where the rows that are leased now are those it means."""
         pieces: list[tuple[Lease, int, int]] = []
-        end = reuse.target + reuse.length
-        span = HostSpan(reuse.target, end, reuse.source, reuse.hops, reuse.depth, ())
-        position = reuse.target
+        done = 0
         for piece in reuse.pieces:
             ref = self._chunks.get(piece.node)
             lease = self.host.lease(ref) if ref is not None else None
             if ref is None or lease is None:
                 break
             pieces.append((lease, piece.offset, piece.length))
-            held = ref.tokens[piece.offset : piece.offset + piece.length]
-            if not np.array_equal(held, tokens[position : position + piece.length]):
+            wanted = tokens[reuse.target + done : reuse.target + done + piece.length]
+            if not np.array_equal(ref.tokens[piece.offset : piece.offset + piece.length], wanted):
                 break
-            position += piece.length
-        found = HostSpan(span.start, span.end, span.source, span.hops, span.depth, tuple(pieces))
-        if position == end:
+            if not _is_what(lease.chunk, piece.offset, reuse.source + done, reuse):
+                # The same text, evicted and brought back from elsewhere in between.
+                self.forget(ref)
+                self.add(ref, None)
+                break
+            done += piece.length
+        end = reuse.target + reuse.length
+        found = HostSpan(reuse.target, end, reuse.source, reuse.hops, reuse.depth, tuple(pieces))
+        if done == reuse.length:
             return found
         found.release()
         return None
+
+
+def _is_what(chunk: ChunkRows, offset: int, source: int, reuse: Reuse) -> bool:
+    """Return whether a row of `chunk` was computed at `source`, and is no worse than `reuse`."""
+    same = chunk.base_position + offset == source
+    return same and chunk.hops <= reuse.hops and chunk.depth <= reuse.depth

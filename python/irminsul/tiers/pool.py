@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irminsul import ChunkParams, Namespace, Policy, chunk
+from irminsul.tiers.aside import Aside
 from irminsul.tiers.base import Tier
 from irminsul.tiers.cost import CostModel
 from irminsul.tiers.fetcher import Fetcher, Text
@@ -82,9 +83,10 @@ class ChunkPool:
         self.host = self.index.host
         # Found by windows here, by their signposts there.
         self._signposts = Signposts(self._params) if self._policy.windows else None
+        self._aside = Aside()
         self._fetcher: Fetcher | None = None
         if remote is not None:
-            self._fetcher = Fetcher(self.index, remote, self.cost, self._signposts)
+            self._fetcher = Fetcher(self.index, remote, self.cost, self._signposts, self._aside)
         self._lock = threading.Lock()
         self._spaces: dict[Namespace, ChunkSpace] = {}
         self._asking_bytes = 0
@@ -159,7 +161,7 @@ class ChunkPool:
         """
         for part, previous in zip(chunks, before or [None] * len(chunks), strict=True):
             if self.host.put([part]).result()[0]:
-                self.index.add(part.ref, previous, part.base_position, part.hops, part.depth)
+                self.index.add(part.ref, previous)
         remote, size = self.remote, sum(part.rows.nbytes for part in chunks)
         if remote is None or not chunks or not self._publishes:
             return
@@ -227,6 +229,7 @@ class ChunkPool:
 
     def close(self) -> None:
         """Give memory and processes back."""
+        self._aside.close()
         if self.remote is not None:
             self.remote.close()
         self.host.close()
@@ -240,11 +243,18 @@ class ChunkPool:
         fresh = [part for part, known in zip(chunks, there, strict=True) if not known]
         if fresh:
             remote.put(fresh, _PUT_S)
-        if posts := [post for part in fresh for post in self._posts_of(part)]:
-            remote.put(posts, _PUT_S)
+            refs = [part.ref for part in fresh]
+            if self._signposts is not None and not self._aside.run(
+                lambda: self._sign(remote, refs)
+            ):
+                self.host.counts.add("signposts_dropped", len(refs))
 
-    def _posts_of(self, chunk: ChunkRows) -> list[ChunkRows]:
-        return self._signposts.of(chunk) if self._signposts is not None else []
+    def _sign(self, remote: Tier, refs: Sequence[ChunkRef]) -> None:
+        """Write signposts to chunks; their rows are not needed for that."""
+        assert self._signposts is not None
+        posts = [post for ref in refs for post in self._signposts.of(ref)]
+        if posts:
+            remote.put(posts, _PUT_S)
 
 
 def _missing(start: int, end: int, holes: Sequence[tuple[int, int]]) -> int:

@@ -47,8 +47,8 @@ class Fetch:
         self.news_at = time.monotonic()
         self.ticket: Ticket[bool] | None = None
         self.wanted = wanted
-        # Base position, hops and depth of what came and is not in the index yet.
-        self.arrived: dict[bytes, tuple[int, int, int]] = {}
+        # Keys of what came and is not in the index yet.
+        self.arrived: set[bytes] = set()
 
     @property
     def done(self) -> bool:

@@ -67,16 +67,16 @@ class Signposts:
         row_bytes = -(-4 * (params.max + 1) // WINDOW)
         self._layout = RowLayout("signpost-1", 1, row_bytes)
 
-    def of(self, chunk: ChunkRows) -> list[ChunkRows]:
-        """Return the signposts of `chunk`, which are to be stored beside it."""
-        ids = chunk.ref.tokens
+    def of(self, chunk: ChunkRef) -> list[ChunkRows]:
+        """Return the signposts to `chunk`, which are to be stored beside it."""
+        ids = chunk.tokens
         if len(ids) > self._most:
             return []
         words = np.zeros(WINDOW * self._layout.row_bytes, dtype=np.uint8)
         named = np.concatenate([[len(ids)], ids]).astype("<u4").view(np.uint8)
         words[: len(named)] = named
         rows = words.reshape(1, WINDOW, self._layout.row_bytes)
-        space = self._space(chunk.ref.space)
+        space = self._space(chunk.space)
         refs = {space.part(ids, at, at + WINDOW) for at in sampled(ids).tolist()[:_MOST_PER_CHUNK]}
         return [ChunkRows(ref, 0, 0, 0, rows) for ref in refs]
 

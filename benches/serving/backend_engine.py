@@ -7,21 +7,24 @@ Must not know what the numbers are compared with.
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import backend_steps
 import numpy as np
 from common import Ids, Prompts, vocabulary
 
-FEW = 8
-"""Tokens of the shorter of two runs over the same cached prompts; decode is their difference."""
+SETTLE = 6
+"""Steps of a whole batch that are left out before counting begins."""
 
 
 class Engine:
@@ -70,9 +73,19 @@ def _serve(
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, sys.stdout.fileno())
     os.dup2(handle, sys.stderr.fileno())
-    os.environ.update(environment)
+    with tempfile.TemporaryDirectory() as folder:
+        backend_steps.install(Path(folder))
+        here = str(Path(__file__).parent)
+        path = os.pathsep.join(filter(None, (here, folder, os.environ.get("PYTHONPATH"))))
+        steps = str(Path(folder) / "steps")
+        os.environ.update({backend_steps.VARIABLE: steps, "PYTHONPATH": path} | environment)
+        sys.path.insert(0, folder)
+        _obey(pipe, options, many, Path(steps))
+
+
+def _obey(pipe: Connection, options: dict[str, Any], many: int, steps: Path) -> None:
     try:
-        served = _Served(options, many)
+        served = _Served(options, many, steps)
         pipe.send((True, served.up))
     except BaseException as error:
         traceback.print_exc()
@@ -93,12 +106,14 @@ def _serve(
 class _Served:
     """What can be asked of an engine."""
 
-    def __init__(self, options: dict[str, Any], many: int) -> None:
+    def __init__(self, options: dict[str, Any], many: int, steps: Path) -> None:
         import sglang
 
+        self._steps = steps
         began = time.perf_counter()
+        stored = any(Path(options["model_path"]).glob("*.safetensors"))
         self.engine = sglang.Engine(
-            load_format="dummy",
+            load_format="auto" if stored else "dummy",
             skip_tokenizer_init=True,
             grammar_backend="none",
             random_seed=0,
@@ -110,19 +125,36 @@ class _Served:
         self.up = round(time.perf_counter() - began, 1)
 
     def fill(self, batch: int, context: int) -> None:
-        """Put the prompts of a case into the cache, if they are not there yet."""
+        """Put the prompts of a case into the cache if they are not there; their rows are noise."""
         if self._context == context and len(self._prompts) >= batch:
             return
         self.flush()
         made = Prompts(context, self._vocabulary, seed=context)
         self._context, self._prompts = context, [made.fresh(context) for _ in range(batch)]
-        self._seconds(self._prompts, 1)
+        fill = self._steps.with_suffix(".fill")
+        fill.touch()
+        try:
+            self._seconds(self._prompts, 1)
+        finally:
+            fill.unlink()
 
-    def rate(self, batch: int) -> float:
-        """Return the tokens per second of decode over so many of the prompts that `fill` put in."""
-        prompts = self._prompts[:batch]
-        seconds = {tokens: self._seconds(prompts, tokens) for tokens in (FEW, self._many)}
-        return batch * (self._many - FEW) / (seconds[self._many] - seconds[FEW])
+    def rate(self, batch: int) -> tuple[float, float | None]:
+        """Return decode's tokens per second over so many of the prompts that `fill` put in.
+
+        Counted by the scheduler's own steps, while all requests run; and the median milliseconds
+        that the device took for one of them.
+        """
+        begin = self._steps.stat().st_size if self._steps.exists() else 0
+        self._seconds(self._prompts[:batch], self._many)
+        with self._steps.open() as file:
+            file.seek(begin)
+            steps = [json.loads(line) for line in file]
+        whole = [step for step in steps if step[1] == batch][SETTLE:]
+        if len(whole) < SETTLE:
+            raise RuntimeError(f"{len(whole)} steps of {batch} requests")
+        device = [took for _, _, took in whole if took is not None]
+        seconds = whole[-1][0] - whole[0][0]
+        return batch * (len(whole) - 1) / seconds, statistics.median(device) if device else None
 
     def first_token(self, context: int, samples: int) -> dict[str, float]:
         """Return the median seconds to the token of a cold prompt, and of one that is cached."""

@@ -13,6 +13,7 @@ from common import Row
 
 OURS = "irminsul"
 MOVED, HOLES = "moved", "holes at delta 0"
+ALONE, CHANGED = "alone", "one token of the prompt changed"
 USUAL_NOISE = 0.02
 """A logprob's difference in bf16 where no second stock backend has run to say."""
 
@@ -61,9 +62,17 @@ def decode_rows(found: Found, cases: list[tuple[int, int]]) -> list[Row]:
                     samples=[round(rate, 1) for rate in rates[name] or []],
                     rival_samples=[round(rate, 1) for rate in rates[best] or []],
                     others={n: round(v, 1) for n, v in rivals.items()},
+                    device_ms=_device(found[name], case),
+                    rival_device_ms=_device(found[best], case),
                 )
             )
     return rows
+
+
+def _device(result: dict[str, Any], case: tuple[int, int]) -> float | None:
+    """Return how long the device takes for a step, in ms; the rest of its time is the host's."""
+    taken = result["device"].get(case)
+    return round(statistics.median(taken), 3) if taken else None
 
 
 def first_token_rows(found: Found) -> list[Row]:
@@ -109,11 +118,27 @@ def answer_rows(found: Found) -> list[Row]:
                 theirs = found[rivals[0]]["answers"][step]
                 usual = max([USUAL_NOISE, *_usual(found, rivals, step)])
                 rows.append(_answer_row(name, step, summary(ours, theirs), rivals[0], usual))
+        if CHANGED in result["answers"]:
+            rows.append(_sensitive_row(name, result["answers"]))
         if HOLES in result["answers"] and _moves(name):
             whole, *holed = result["answers"][HOLES]
             counts = summary(holed, [whole] * len(holed))
             rows.append(_answer_row(name, HOLES, counts, "its own full prefill", USUAL_NOISE))
     return rows
+
+
+def _sensitive_row(name: str, answers: dict[str, Any]) -> Row:
+    """Say whether these answers would show it if attention read something else."""
+    counts = summary(answers[CHANGED], answers[ALONE])
+    return row(
+        "backend.answers-sensitive",
+        name,
+        "answers that change with one token of the prompt",
+        counts["answers"] - counts["equal"],
+        "",
+        bar=f">= {counts['answers'] - 1}",
+        counts=counts,
+    )
 
 
 def _moves(name: str) -> bool:

@@ -2,8 +2,7 @@
 
 Decode tokens a second, time to the first token and memory, on random weights; and whether answers
 differ by rounding only. Engines start side by side, in groups that fit into the device's memory,
-and work one at a time; decode is what two runs over cached prompts differ by, the same batch asked
-for few tokens and for many.
+and work one at a time. Decode is counted by the scheduler's own steps, over contexts of noise.
 
     python benches/serving/backends.py --model FOLDER --out benches/serving/results/backends.json
 """
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from backend_engine import Engine
-from backend_rows import HOLES, MOVED, Found, rows_of
+from backend_rows import ALONE, CHANGED, HOLES, MOVED, Found, rows_of
 from common import Row, save, vocabulary
 
 GROUPS = "irminsul,flashinfer,irminsul+irminsul,flashinfer+irminsul;flashmla,triton"
@@ -61,9 +60,12 @@ def options_of(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(names: list[str], arguments: argparse.Namespace) -> list[Engine]:
-    """Start engines at the same time; those that do not come up are named and left out."""
-    engines = []
+    """Start engines, a few at the same time; those that do not come up are named and left out."""
+    engines: list[Engine] = []
+    up = []
     for number, name in enumerate(names):
+        if number >= arguments.abreast:
+            up += _up(engines[number - arguments.abreast])
         options = options_of(name, arguments) | {"port": 31_000 + 200 * number}
         # Only the cache backend reads these: holes in the prompts of such requests, for `answers`.
         hooks = {"IRMINSUL_TEST_HOLES": "holes", "IRMINSUL_TEST_NO_TREE_MATCH": "holes"}
@@ -72,19 +74,28 @@ def start(names: list[str], arguments: argparse.Namespace) -> list[Engine]:
             Engine(name, options, arguments.many, arguments.logs / f"{name}.log", **hooks)
         )
         time.sleep(arguments.stagger)
-    up = []
-    for engine in engines:
-        try:
-            print(f"# {engine.name} up in {engine.wait()} s", flush=True)
-            up.append(engine)
-        except (RuntimeError, EOFError) as error:
-            print(f"# {engine.name}: {error!r}"[:300], flush=True)
-            engine.stop()
+    for engine in engines[max(0, len(names) - arguments.abreast) :]:
+        up += _up(engine)
     return up
 
 
-def requests(vocabulary_size: int) -> dict[str, tuple[list[dict[str, Any]], bool]]:
-    """Return what `answers` asks: step -> requests, and whether all come at once."""
+def _up(engine: Engine) -> list[Engine]:
+    """Wait for an engine that is starting: itself, or nothing."""
+    try:
+        print(f"# {engine.name} up in {engine.wait()} s", flush=True)
+        return [engine]
+    except (RuntimeError, EOFError) as error:
+        print(f"# {engine.name}: {error!r}"[:300], flush=True)
+        engine.stop()
+        return []
+
+
+Asked = dict[str, tuple[list[dict[str, Any]], bool]]
+"""Step -> requests, and whether all come at once."""
+
+
+def requests(vocabulary_size: int) -> Asked:
+    """Return prompts of many lengths, alone, together, on shared prefixes, moved and in holes."""
     random, low = np.random.default_rng(7), min(1000, vocabulary_size // 4)
 
     def text(count: int) -> list[int]:
@@ -92,6 +103,7 @@ def requests(vocabulary_size: int) -> dict[str, tuple[list[dict[str, Any]], bool
 
     prompts = [text(length) for length in LENGTHS]
     exact = [{"ids": ids, "tokens": 24, "exact": True} for ids in prompts]
+    changed = [{**request, "ids": _changed(request["ids"])} for request in exact]
     branches = [{"ids": prompts[-1][:n] + text(30), "exact": True} for n in (3000, 1000, 100)]
     # Of one text at 90: behind more, and behind less of another one.
     document, rest = text(2000), text(30)
@@ -102,16 +114,47 @@ def requests(vocabulary_size: int) -> dict[str, tuple[list[dict[str, Any]], bool
         {"ids": prompts[-1], "rid": rid, "exact": False, "tokens": 24}
         for rid in ("whole", "holes1", "holes3", "holes8")
     ]
-    many = [{"ids": text(int(n)), "tokens": 40} for n in random.integers(5, 3000, 40)]
-    for request in many[::7]:
-        request["abort"] = 0.15
     return {
-        "alone": (exact, False),
+        ALONE: (exact, False),
+        CHANGED: (changed, False),
         "together": (exact, True),
         "prefixes": (branches, False),
         MOVED: (moved, False),
         HOLES: (holes, False),
-        "forty at once, some aborted": (many, True),
+        "forty at once, some aborted": (_forty(text, random.integers(5, 3000, 40)), True),
+    }
+
+
+def _forty(text: Callable[[int], list[int]], lengths: Any) -> list[dict[str, Any]]:
+    many: list[dict[str, Any]] = [{"ids": text(int(n)), "tokens": 40} for n in lengths]
+    for request in many[::7]:
+        request["abort"] = 0.15
+    return many
+
+
+def _changed(ids: list[int]) -> list[int]:
+    """Return `ids` with one token near the middle exchanged for its neighbour in the vocabulary."""
+    at = len(ids) // 2
+    return [*ids[:at], ids[at] + 1, *ids[at + 1 :]]
+
+
+def recorded(path: Path, sessions: int, calls: int, most: int) -> Asked:
+    """Return the first calls of recorded sessions, those of all sessions at once."""
+    packed = np.load(path)
+    grouped: dict[str, list[str]] = {}
+    for name in sorted(packed.files):
+        grouped.setdefault(name.split("_")[0], []).append(name)
+    taken = list(grouped.values())[:sessions]
+    return {
+        f"recorded calls, number {turn + 1}": (
+            [
+                {"ids": packed[names[turn]][:most].tolist(), "tokens": 24}
+                for names in taken
+                if turn < len(names)
+            ],
+            True,
+        )
+        for turn in range(calls)
     }
 
 
@@ -120,10 +163,13 @@ def measure(
 ) -> None:
     """Take all cases of engines that are up; what is timed, on one after the other."""
     for engine in engines:
-        found[engine.name] = {"rates": {}, "answers": {}, "first": {}, "fill": {}}
+        found[engine.name] = {name: {} for name in ("rates", "device", "answers", "first", "fill")}
         found[engine.name]["memory"] = engine("memory")
     if arguments.answers:
-        for step, (asked, together) in requests(vocabulary(arguments.model)).items():
+        steps = requests(vocabulary(arguments.model))
+        if arguments.traffic:
+            steps |= recorded(arguments.traffic, sessions=8, calls=3, most=12_000)
+        for step, (asked, together) in steps.items():
             _all(engines, found, ("answers", step), "answers", asked, together)
             keep()
     # Those with another cache backend are there for their answers.
@@ -134,13 +180,24 @@ def measure(
             for engine in timed:
                 taken = found[engine.name]["rates"].setdefault(case, [])
                 if case in found[engine.name]["fill"]:
-                    taken += [engine("rate", case[0])]
+                    _rate(engine, case, taken, found)
         print(f"{case[0]} x {case[1]}: {_line(timed, found, case)}", flush=True)
         keep()
     for context in arguments.contexts:
         for engine in timed:
             _all([engine], found, ("first", context), "first_token", context, arguments.rounds)
         keep()
+
+
+def _rate(engine: Engine, case: tuple[int, int], taken: list[float], found: Found) -> None:
+    try:
+        rate, device = engine("rate", case[0])
+    except RuntimeError as error:
+        print(f"# {engine.name} {case}: {error}"[:300], flush=True)
+        return
+    taken.append(rate)
+    if device is not None:
+        found[engine.name]["device"].setdefault(case, []).append(device)
 
 
 def _all(
@@ -173,8 +230,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=620_032, help="rows of the pool")
     parser.add_argument("--many", type=int, default=136, help="tokens of the longer runs")
     parser.add_argument("--answers", action="store_true", help="compare answers too")
+    parser.add_argument("--traffic", type=Path, help="recorded calls of pack.py, for answers")
     parser.add_argument("--environment", type=json.loads, default={}, help="engine: variables")
     parser.add_argument("--stagger", type=float, default=1.0, help="seconds between starts")
+    parser.add_argument("--abreast", type=int, default=3, help="engines that start at a time")
     parser.add_argument("--engine", default="{}", help="engine arguments as JSON")
     arguments = parser.parse_args()
     arguments.cases = [(batch, context) for batch, context in arguments.cases]

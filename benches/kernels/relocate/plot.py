@@ -1,4 +1,4 @@
-"""Results of run.py -> one figure: bandwidth over size, and time against what it replaces.
+"""Results of run.py -> one figure beside them: bandwidth over size, time against what it replaces.
 
 python benches/kernels/relocate/plot.py benches/kernels/relocate/results/h200.json
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 
 mpl.use("Agg")
+mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "relocate"})
 import matplotlib.pyplot as plt
 
 PLAIN = re.compile(r"^(\d+) tokens x 27 layers, bf16, pairs, spans of 128$")
@@ -43,8 +44,7 @@ def draw(report: dict, out: Path) -> None:
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2)
     figure.suptitle(report["machine"], fontsize=9)
     figure.tight_layout()
-    figure.savefig(out.with_suffix(".svg"))
-    figure.savefig(out.with_suffix(".png"), dpi=110)
+    figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
 
 
 def main() -> None:

@@ -3,16 +3,20 @@
 Clients send prompts made of documents that keep coming back, some of them aborted on the way, and
 between them bystanders: fixed prompts in exact mode at temperature 0, whose answers were taken
 beforehand on the idle engine. From time to time everybody stops, so that SGLang's own idle check
-can count its pool: it ends the scheduler on a leak.
+can count its pool: it ends the scheduler on a leak. ``--backend stock`` sends the same to SGLang's
+own cache: on a GPU that says how far rounding alone carries an answer.
 
     python benches/serving/soak.py --minutes 60 --out benches/serving/results/soak_cpu.json
-    python benches/serving/soak.py --device cuda --minutes 7 --out soak_gpu.json
+    python benches/serving/soak.py --device cuda --minutes 7 --backend stock --out stock.json
+    python benches/serving/soak.py --device cuda --minutes 7 --out irminsul.json
+    python benches/serving/soak.py --compare irminsul.json stock.json --out soak_gpu.json
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import sys
@@ -25,13 +29,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-from common import Ids, Row, Server, save
+from bystanders import ANSWER, BEST, Bystanders, compared
+from common import Ids, Row, Server, save, show
 
 VOCABULARY = 512
-ANSWER = 16  # tokens of a bystander's answer
-# Nats between the two best tokens, below which rounding decides. On a GPU a product's last bits
-# depend on how many requests share the batch, and logits of 2 to 4 are apart by 0.016 in bf16.
-NEAR_TIE = {"cpu": 0.02, "cuda": 0.1}
 
 
 @dataclass
@@ -41,11 +42,11 @@ class Soak:
     server: Server
     random: random.Random
     scale: int
-    near_tie: float
     counts: Counter[str] = field(default_factory=Counter)
-    bystanders: list[tuple[Ids, list[int], list[float]]] = field(default_factory=list)
     documents: list[Ids] = field(default_factory=list)
-    margins: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bystanders = Bystanders(self._exact, VOCABULARY)
 
     def text(self, low: int, high: int) -> Ids:
         count = self.random.randint(low, high)
@@ -54,35 +55,22 @@ class Soak:
     def prepare(self) -> None:
         """Draw the documents, and take the bystanders' answers on the idle engine."""
         self.documents = [self.text(100, 180 * self.scale) for _ in range(8)]
-        for _ in range(6):
-            ids = self.text(60, 150)
-            tokens, gaps = self.server.run(self._bystander(ids))
-            self.bystanders.append((ids, tokens, gaps))
+        # Short, so that every row weighs: one wrong one of forty moves logprobs beyond rounding.
+        for _ in range(8):
+            self.server.run(self.bystanders.add(self.text(24, 48)))
+        self.server.run(self.bystanders.spoil(np.random.default_rng(0)))
 
     async def client(self, end: float) -> None:
         while time.monotonic() < end:
             kind = self.random.random()
             if kind < 0.25:
-                await self._check(*self.random.choice(self.bystanders))
+                await self.bystanders.check(self.random.randrange(len(self.bystanders.known)))
             else:
                 await self._moved(abort=kind > 0.85)
 
-    async def _check(self, ids: Ids, wanted: list[int], gaps: list[float]) -> None:
-        tokens, _ = await self._bystander(ids)
-        self.counts["bystanders"] += 1
-        for index, (one, other) in enumerate(zip(tokens, wanted, strict=True)):
-            if one != other:
-                self.margins.append(round(gaps[index], 4))
-                self.counts["near_ties" if gaps[index] < self.near_tie else "wrong"] += 1
-                return
-
-    async def _bystander(self, ids: Ids) -> tuple[list[int], list[float]]:
-        """Return an exact answer and, per token, how far the second best one was behind."""
-        meta, tokens = await self._send(
-            ids, ANSWER, {"irminsul": False}, return_logprob=True, top_logprobs_num=2
-        )
-        best = meta["output_top_logprobs"]
-        return tokens, [float(first[0]) - float(second[0]) for first, second, *_ in best]
+    async def _exact(self, ids: Ids) -> tuple[dict[str, Any], list[int]]:
+        wanted = {"return_logprob": True, "top_logprobs_num": BEST}
+        return await self._send(ids, ANSWER, {"irminsul": False}, **wanted)
 
     async def _moved(self, *, abort: bool) -> None:
         ids = self.text(20, 60)
@@ -216,28 +204,30 @@ def rows(soak: Soak, seconds: float, memory_before: float, memory_after: float) 
         "case": f"{seconds / 60:.1f} minutes of mixed load",
         "rival": None,
         "rival_value": None,
-        "samples": counts["served"] + counts["aborted"] + counts["bystanders"],
+        "samples": counts["served"] + counts["aborted"] + len(soak.bystanders.apart),
     }
+    wrong = soak.bystanders.wrong()
     found = [
-        ("wrong tokens for bystanders", counts["wrong"], "1", "== 0"),
+        ("wrong answers to bystanders", wrong, "1", "== 0"),
         ("idle checks passed", counts["idle_checks"], "1", ">= 1"),
         ("answers with impossible counts", counts["impossible"], "1", "== 0"),
         ("tokens outside the vocabulary", counts["outside_vocabulary"], "1", "== 0"),
         ("growth of resident memory", round(memory_after - memory_before, 1), "MiB", "<= 200"),
     ]
-    details: dict[str, Any] = {name: counts[name] for name in sorted(counts)}
-    details["widest_margins_of_flips"] = sorted(soak.margins)[-20:]
-    return [
-        {**common, "metric": metric, "value": value, "unit": unit, "bar": bar, "counts": details}
+    made: list[Row] = [
+        {**common, "metric": metric, "value": value, "unit": unit, "bar": bar}
         for metric, value, unit, bar in found
     ]
+    made[0] |= {"counts": dict(sorted(counts.items())), "bystanders": soak.bystanders.facts()}
+    return made
 
 
-def main() -> int:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--backend", choices=("irminsul", "stock"), default="irminsul")
     parser.add_argument("--attention-backend", default="flashinfer", help="on a GPU")
     parser.add_argument("--page-size", type=int, default=1, help="on a GPU")
     parser.add_argument(
@@ -248,14 +238,25 @@ def main() -> int:
     )
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        type=Path,
+        metavar=("IRMINSUL", "STOCK"),
+        help="start nothing: set two results side by side",
+    )
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
+    """Return what the soak found, and whether all of it is as it must be."""
     model, options = engine(arguments.device, arguments.attention_backend, arguments.page_size)
-    server = Server(model, "irminsul", **options)
+    server = Server(model, arguments.backend, **options)
     scale = 1 if arguments.device == "cpu" else 8
-    near_tie = NEAR_TIE[arguments.device]
-    soak = Soak(server, random.Random(arguments.seed), scale, near_tie)
-    compared = soak.forms() if arguments.device == "cuda" and arguments.forms else []
-    for row in compared:
+    soak = Soak(server, random.Random(arguments.seed), scale)
+    ours = arguments.backend == "irminsul"
+    made = soak.forms() if ours and arguments.device == "cuda" and arguments.forms else []
+    for row in made:
         print({name: row[name] for name in ("case", "value", "rival_value")}, flush=True)
     soak.prepare()
     began = time.monotonic()
@@ -268,12 +269,23 @@ def main() -> int:
         server.run(everyone(min(end, now + max(20.0, arguments.minutes * 6))))
         soak.idle()
         before = before or memory(server)
-        print(f"{(time.monotonic() - began) / 60:.1f} min {dict(soak.counts)}", flush=True)
-    made = compared + rows(soak, time.monotonic() - began, before, memory(server))
-    save(arguments.out, made)
+        seen = {**soak.counts, **soak.bystanders.facts()}
+        print(f"{(time.monotonic() - began) / 60:.1f} min {seen}", flush=True)
+        found = rows(soak, time.monotonic() - began, before, memory(server))
+        save(arguments.out, made + found)
     server.stop()
-    wrong = soak.counts["wrong"] + soak.counts["impossible"] + soak.counts["outside_vocabulary"]
-    return 1 if wrong else 0
+    return made + found, not any(row["value"] for row in found if row["bar"] == "== 0")
+
+
+def main() -> int:
+    arguments = parsed()
+    if arguments.compare:
+        one, other = arguments.compare
+        beside = compared(one, other)
+        show(beside)
+        save(arguments.out, json.loads(one.read_text())["rows"] + beside)
+        return 0
+    return 0 if run(arguments)[1] else 1
 
 
 if __name__ == "__main__":

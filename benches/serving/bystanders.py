@@ -1,0 +1,185 @@
+"""Answers that a load must not change -> how far each is from the one taken on the idle engine.
+
+Must not know what the load is, or which cache the engine has.
+
+The same prompt at temperature 0 may answer otherwise under load without any defect: a product's
+last bits depend on how many requests share the batch, and attention splits longer batches
+elsewhere. So an answer is measured by its logprobs, token by token as far as both answers agree and
+at the first token where they part. What a defect would look like is measured too: the same prompts
+with one wrong id, which stands for one wrong row of the KV cache.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import Ids, Row
+
+ANSWER = 16  # tokens of an answer
+BEST = 10  # tokens at each place whose logprobs are compared
+TRIALS = 48  # prompts with one wrong id
+
+Ask = Callable[[Ids], Awaitable[tuple[dict[str, Any], list[int]]]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The tokens of an answer, and the logprobs of the best ones at each place."""
+
+    tokens: list[int]
+    best: list[dict[int, float]]
+
+    def apart(self, other: Answer) -> tuple[float, bool]:
+        """Return the largest difference of logprobs, in nats, and whether other tokens came out."""
+        widest = 0.0
+        for index, (one, two) in enumerate(zip(self.best, other.best, strict=True)):
+            # A token that only one of the two names is at most as likely as the other's last.
+            floors = min(one.values()), min(two.values())
+            widest = max(
+                [widest]
+                + [abs(one.get(t, floors[0]) - two.get(t, floors[1])) for t in one.keys() | two]
+            )
+            if self.tokens[index] != other.tokens[index]:
+                return widest, True
+        return widest, False
+
+
+@dataclass
+class Bystanders:
+    """Fixed prompts and their answers, and the distances that have been seen.
+
+    Parameters
+    ----------
+    ask
+        Sends a prompt and returns its metadata, with logprobs, and its tokens.
+    vocabulary
+        Ids below this may stand in a prompt.
+    """
+
+    ask: Ask
+    vocabulary: int
+    known: list[tuple[Ids, Answer]] = field(default_factory=list)
+    apart: list[float] = field(default_factory=list)
+    flipped: list[float] = field(default_factory=list)
+    one_wrong_id: list[float] = field(default_factory=list)
+
+    async def add(self, ids: Ids) -> None:
+        """Take the answer to `ids` while nothing else runs."""
+        self.known.append((ids, await self._answer(ids)))
+
+    async def spoil(self, random: np.random.Generator) -> None:
+        """Measure prompts with one wrong id, while nothing else runs."""
+        for trial in range(TRIALS):
+            ids, answer = self.known[trial % len(self.known)]
+            wrong = ids.copy()
+            place = int(random.integers(len(ids) - 1))
+            wrong[place] = 2 + (wrong[place] - 1) % (self.vocabulary - 2)
+            self.one_wrong_id.append(answer.apart(await self._answer(wrong))[0])
+
+    async def check(self, number: int) -> None:
+        """Ask for the answer to one prompt again."""
+        ids, answer = self.known[number]
+        apart, flipped = answer.apart(await self._answer(ids))
+        self.apart.append(apart)
+        if flipped:
+            self.flipped.append(apart)
+
+    def wrong(self) -> int:
+        """Return how many answers were as far off as a wrong row would put them."""
+        return sum(apart > self.visible() for apart in self.apart)
+
+    def visible(self) -> float:
+        """Return the distance that nine of ten wrong ids exceed."""
+        return float(np.percentile(self.one_wrong_id, 10)) if self.one_wrong_id else 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was seen, in nats."""
+        return {
+            "asked": len(self.apart),
+            "flipped": len(self.flipped),
+            "apart": spread(self.apart),
+            "apart_where_flipped": spread(self.flipped),
+            "one_wrong_id": spread(self.one_wrong_id),
+            "beyond": {str(at): sum(x > at for x in self.apart) for at in (0.1, 0.2, 0.5, 1.0)},
+            "widest": [round(x, 4) for x in sorted(self.apart)[-20:]],
+        }
+
+    async def _answer(self, ids: Ids) -> Answer:
+        meta, tokens = await self.ask(ids)
+        best = [
+            {int(token): float(value) for value, token, *_ in place}
+            for place in meta["output_top_logprobs"]
+        ]
+        return Answer(tokens, best)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Return quantiles of `values`; nothing of nothing."""
+    if not values:
+        return {}
+    at = {"least": 0, "p10": 10, "p50": 50, "p90": 90, "p99": 99, "p99.9": 99.9, "most": 100}
+    return {name: round(float(np.percentile(values, q)), 4) for name, q in at.items()}
+
+
+def compared(mine: Path, control: Path) -> list[Row]:
+    """Return what irminsul's run shows beside the same load on SGLang's own cache.
+
+    Parameters
+    ----------
+    mine, control
+        Results of two runs of ``soak.py``.
+    """
+    one, other = (_facts(path) for path in (mine, control))
+    common = {"bar_id": "sglang.7", "case": "beside SGLang's own cache", "unit": "nats"}
+    # What one wrong row would be at least, but for the few ids that hardly matter.
+    visible = other["one_wrong_id"]["p10"]
+    rows = [
+        (
+            "logprobs of bystanders apart from idle, most",
+            one["apart"]["most"],
+            other["apart"]["most"],
+            f"< {visible}",
+        ),
+        (
+            "logprobs of bystanders apart from idle, p99",
+            one["apart"]["p99"],
+            other["apart"]["p99"],
+            None,
+        ),
+        ("one wrong id in a prompt, p10", one["one_wrong_id"]["p10"], visible, None),
+    ]
+    share = [side["flipped"] / side["asked"] for side in (one, other)]
+    found = [
+        {
+            **common,
+            "metric": m,
+            "value": v,
+            "rival": "stock",
+            "rival_value": r,
+            "bar": b,
+            "samples": one["asked"],
+        }
+        for m, v, r, b in rows
+    ]
+    flips = {**common, "metric": "bystanders that flip a token", "unit": "1", "bar": None}
+    return [
+        *found,
+        {
+            **flips,
+            "value": round(share[0], 4),
+            "rival": "stock",
+            "rival_value": round(share[1], 4),
+            "samples": one["asked"],
+        },
+    ]
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    rows = json.loads(path.read_text())["rows"]
+    found: dict[str, Any] = next(row["bystanders"] for row in rows if "bystanders" in row)
+    return found

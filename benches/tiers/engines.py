@@ -77,7 +77,7 @@ def share_pool(
                     file=sys.stderr,
                     flush=True,
                 )
-                time.sleep(SETTLE_S)
+                store.settled(timeout=15.0)
     finally:
         store.close()
     served = prompts[: len(pairs)]

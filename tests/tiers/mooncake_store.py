@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,26 @@ class Store:
 
     def restart_master(self) -> None:
         self.master = self._start_master()
+
+    def keys(self) -> int:
+        """Return how many keys the master has."""
+        address = f"http://127.0.0.1:{self._metrics_port}/metrics"
+        with urllib.request.urlopen(address, timeout=10.0) as reply:
+            lines = reply.read().decode().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("master_key_count "))
+
+    def settled(self, more_than: int = 0, timeout: float = 30.0) -> bool:
+        """Wait until there are more keys than that, and no new ones for a while."""
+        known, since = -1, time.monotonic()
+        end = since + timeout
+        while time.monotonic() < end:
+            keys, now = self.keys(), time.monotonic()
+            if keys != known:
+                known, since = keys, now
+            elif keys > more_than and now - since > 0.6:
+                return True
+            time.sleep(0.1)
+        return False
 
     def close(self) -> None:
         for process in (self.holder, self.master):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,13 +61,14 @@ def test_a_second_engine_reuses_what_the_first_computed(own_store: Store, tmp_pa
         for ids in _prompts():
             # Nothing of its own: all that it reuses has to come from the store.
             second.flush()
+            known = own_store.keys()
             ours = second.ask(ids)
             theirs = first.ask(ids)
             local += theirs.cached_tokens
             remote += ours.cached_tokens
             same += ours.token == theirs.token
             assert ours.prefix_tokens == 0
-            time.sleep(4.0)  # written behind
+            assert own_store.settled(more_than=known)
         assert local > 8000
         assert remote >= 0.9 * local
         assert same == 4

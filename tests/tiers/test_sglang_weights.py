@@ -18,6 +18,7 @@ import hosts
 import torch
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.tiers.identity import weights_digest
 from irminsul.integrations.sglang.tiers.runtime import Tiers
 from irminsul.rotation import RopeTable
 from irminsul.tiers import RowLayout
@@ -40,7 +41,9 @@ def _tiers(model: torch.nn.Module) -> Any:
     tiers._model = model
     angles = torch.arange(64)[:, None] * (10000.0 ** (-torch.arange(32) / 32.0))
     tiers._table = RopeTable(torch.cat([angles.cos(), angles.sin()], 1).float(), interleaved=True)
-    tiers._cache = SimpleNamespace(namespace_fields=lambda request: {"tenant": "t"})
+    tiers._cache = SimpleNamespace(
+        namespace_fields=lambda request: {"tenant": "t", "lora": getattr(request, "lora_id", "")}
+    )
     tiers._metrics = Metrics(60.0)
     tiers._writer = Writer()
     tiers._clock = SimpleNamespace(stream=None)
@@ -85,6 +88,37 @@ def test_a_session_of_updates_without_a_flush_keeps_rows_here_and_one_with_it_do
         tiers.enter(request)
         tiers.wrote(request, "leaf", "root")
         assert len(tiers._writer.namespaces) == written
+
+
+def test_rows_behind_an_adapter_are_this_engines_own() -> None:
+    model = torch.nn.Linear(8, 8)
+    names = []
+    for lora in ("", "adapter at that path"):
+        one, two = _tiers(model), _tiers(model)
+        for tiers in (one, two):
+            request = SimpleNamespace(lora_id=lora)
+            tiers.enter(request)
+            tiers.wrote(request, "leaf", "root")
+        names.append((*one._writer.namespaces, *two._writer.namespaces))
+    (plain, same), (ours, theirs) = names
+    assert plain == same
+    assert len({plain, ours, theirs}) == 3
+
+
+def test_equal_weights_under_another_configuration_have_another_name() -> None:
+    def named(**fields: Any) -> str:
+        model = torch.nn.Linear(8, 8)
+        torch.nn.init.ones_(model.weight)
+        torch.nn.init.ones_(model.bias)
+        model.config = SimpleNamespace(to_dict=lambda: fields)
+        return weights_digest(model)
+
+    plain = named(experts=6, dtype=torch.bfloat16, _name_or_path="/here", rope={"factor": 40})
+    assert plain == named(
+        rope={"factor": 40}, experts=6, dtype=torch.bfloat16, _name_or_path="/there"
+    )
+    assert plain != named(experts=4, dtype=torch.bfloat16, rope={"factor": 40})
+    assert plain != named(experts=6, dtype=torch.float16, rope={"factor": 40})
 
 
 def test_a_model_that_cannot_be_read_has_a_name_of_its_own() -> None:

@@ -127,6 +127,7 @@ class Tiers(NoTiers):
         )
         # None until a request comes: the first one, or the first after a change.
         self._identity: dict[str, str] | None = None
+        self._engine = ""
         # The tree holds rows of weights that were replaced under it.
         self._mixed = False
 
@@ -262,7 +263,8 @@ class Tiers(NoTiers):
         named = self._identity
         assert named is not None  # callers have looked
         if known is None or known[0] is not named:
-            space = Namespace(**self._cache.namespace_fields(request), **named)
+            fields = identity.request_fields(self._cache.namespace_fields(request), self._engine)
+            space = Namespace(**fields, **named)
             known = request.irm_pool_namespace = (named, space)
         return known[1]
 
@@ -274,7 +276,8 @@ class Tiers(NoTiers):
         if self._identity is not None:
             return
         layout = self.chunks.layout
-        digests = self._agreement.gathered(self._digest())
+        said = self._agreement.gathered((self._digest(), uuid.uuid4().hex))
+        digests, (self._engine, *_) = zip(*said, strict=True)
         self._identity = {
             "model": f"weights-{identity.joined(digests)}",
             "kv_layout": f"{layout.name}-{layout.layers}x{layout.row_bytes}",

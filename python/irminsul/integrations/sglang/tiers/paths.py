@@ -12,7 +12,32 @@ from numpy.typing import NDArray
 
 from irminsul.integrations.sglang.nodes import record_of
 
-__all__ = ["offered", "origins", "path_to"]
+__all__ = ["Offered", "offered", "origins", "path_to"]
+
+
+class Offered:
+    """Keys of the chunks that were copied lately.
+
+    Rows that were moved came from somewhere that has offered them: they are copied again only in a
+    chunk that is new, where they meet others.
+    """
+
+    def __init__(self, most: int = 1 << 16) -> None:
+        self._most = most
+        self._keys: dict[bytes, None] = {}
+
+    def add(self, key: bytes) -> bool:
+        """Note `key`; False when it was known."""
+        if key in self._keys:
+            return False
+        self._keys[key] = None
+        if len(self._keys) > self._most:
+            del self._keys[next(iter(self._keys))]
+        return True
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self._keys.clear()
 
 
 def path_to(leaf: Any, root: Any) -> list[Any]:

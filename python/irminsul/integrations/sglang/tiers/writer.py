@@ -26,7 +26,7 @@ from torch import Tensor
 
 from irminsul import Namespace
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.tiers.paths import offered, origins, path_to
+from irminsul.integrations.sglang.tiers.paths import Offered, offered, origins, path_to
 from irminsul.integrations.sglang.tiers.rows import to_host
 from irminsul.tiers import ChunkPool, ChunkRef, ChunkRows
 
@@ -101,9 +101,9 @@ class WriteBehind:
         self._max_hops = max_hops
         self._max_depth = max_depth
         self._together = together
-        self._locked = 0
+        self._known = Offered()
+        self._locked = self._noted = 0
         self._generation = 0
-        self._noted = 0
         self._copied = 0
         self._jobs: deque[_Job] = deque()
         # Number, leaf and tokens of each path that is locked; the scheduler's thread alone.
@@ -186,6 +186,7 @@ class WriteBehind:
         with self._keeping, self._changed:
             self._generation += 1
             self._jobs.clear()
+            self._known.clear()
             self._held.clear()
             self._copied = self._noted
             self._locked = 0
@@ -238,11 +239,9 @@ class WriteBehind:
             # A value says one number for all of its rows: that of the worst.
             hops, depth = int(all_hops[rows].max()), int(all_depths[rows].max())
             worth = hops <= self._max_hops and depth <= self._max_depth
-            if worth and all_hops[rows].min() >= 0:
+            if worth and all_hops[rows].min() >= 0 and (self._known.add(part.ref.key) or not hops):
                 found.append(_Item(part.start, part.ref, part.before, hops, depth))
         return found
-
-    # The copying thread.
 
     def _run(self) -> None:
         while True:

@@ -14,6 +14,7 @@ from common import Row
 OURS = "irminsul"
 MOVED, HOLES = "moved", "holes at delta 0"
 ALONE, CHANGED = "alone", "one token of the prompt changed"
+SENSITIVE = "backend.answers-sensitive"
 USUAL_NOISE = 0.02
 """A logprob's difference in bf16 where no second stock backend has run to say."""
 
@@ -131,7 +132,7 @@ def _sensitive_row(name: str, answers: dict[str, Any]) -> Row:
     """Say whether these answers would show it if attention read something else."""
     counts = summary(answers[CHANGED], answers[ALONE])
     return row(
-        "backend.answers-sensitive",
+        SENSITIVE,
         name,
         "answers that change with one token of the prompt",
         counts["answers"] - counts["equal"],

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benches" / "serving"))
+import backends
 from agreement import by_rounding, parted, summary
-from backend_rows import rows_of
+from backend_rows import CHANGED, SENSITIVE, rows_of
 
 
 def answer(tokens: list[int], margin: float = 1.0, shift: float = 0.0) -> dict[str, Any]:
@@ -52,7 +54,8 @@ def test_rounding_explains_a_close_call_and_nothing_else() -> None:
 def found(rate: float, answers: dict[str, Any]) -> dict[str, Any]:
     memory = {"kvcache": 2.0, "token_capacity": 2**16, "graph": 0.1}
     first = {4096: {"cold": 0.2, "cached": 0.1}}
-    return {"rates": {(1, 4096): [rate]}, "answers": answers, "first": first, "memory": memory}
+    timed = {"rates": {(1, 4096): [rate]}, "device": {(1, 4096): [1000 / rate]}, "first": first}
+    return {**timed, "answers": answers, "memory": memory}
 
 
 def test_rows_hold_the_best_rival_and_the_bytes_of_a_session() -> None:
@@ -70,3 +73,19 @@ def test_rows_hold_the_best_rival_and_the_bytes_of_a_session() -> None:
     compared = {row["case"]: row["value"] for row in rows if row["bar_id"] == "backend.answers"}
     # With triton's, not with those of a cache that moves text where ours computes it.
     assert compared == {"alone, irminsul": 0, "moved, irminsul": 0}
+
+
+def test_answers_that_no_changed_token_changes_are_told() -> None:
+    blind = {"alone": [answer([1, 2])] * 2, CHANGED: [answer([1, 2])] * 2}
+    sees = {"alone": [answer([1, 2])] * 2, CHANGED: [answer([1, 9]), answer([4, 2])]}
+    rows = rows_of({"irminsul": found(1, blind), "triton": found(1, sees)}, [], [], 1)
+    values = {row["case"]: row["value"] for row in rows if row["bar_id"] == SENSITIVE}
+    assert values == {"irminsul": 0, "triton": 2}
+
+
+def test_recorded_calls_of_all_sessions_come_together(tmp_path: Path) -> None:
+    calls = {"000_000": [1, 2, 3], "000_001": [1, 2, 3, 4], "001_000": [7, 8]}
+    np.savez(tmp_path / "calls.npz", **{n: np.array(ids, np.uint32) for n, ids in calls.items()})
+    asked = backends.recorded(tmp_path / "calls.npz", sessions=2, calls=2, most=3)
+    ids = [[request["ids"] for request in requests] for requests, together in asked.values()]
+    assert ids == [[[1, 2, 3], [7, 8]], [[1, 2, 3]]]

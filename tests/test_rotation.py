@@ -417,6 +417,10 @@ def test_indices_of_the_wrong_kind() -> None:
         relocate_rows(layers, one, one + 1, one.float(), TABLES[True])
     with pytest.raises(InvalidTensor, match="source_slots must be int64"):
         relocate_rows(layers, one[None], one[None] + 1, one[None], TABLES[True])
+    with pytest.raises(InvalidTensor, match="source_slots must be a tensor, got list"):
+        relocate_rows(layers, [1], one + 1, one, TABLES[True])  # type: ignore[arg-type]
+    with pytest.raises(InvalidTensor, match="deltas must be a tensor, got int"):
+        relocate_rows(layers, one, one + 1, 5, TABLES[True])  # type: ignore[arg-type]
 
 
 def test_operator_contract() -> None:

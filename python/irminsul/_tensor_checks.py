@@ -69,6 +69,8 @@ def check_index(
     shape: torch.Size,
     device: torch.device,
 ) -> None:
+    if not isinstance(index, Tensor):
+        raise InvalidTensor(f"{name} must be a tensor, got {type(index).__name__}")
     if index.dtype not in dtypes or index.ndim != 1 or index.shape != shape:
         wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise InvalidTensor(

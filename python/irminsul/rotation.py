@@ -221,9 +221,10 @@ def relocate_rows(
     `check_relocations`. Errors in shapes, dtypes and devices are raised at once everywhere.
     """
     check_layers(layers, allow_fp8)
+    shape = source_slots.shape if isinstance(source_slots, Tensor) else torch.Size()
     for name, index in (("source_slots", source_slots), ("target_slots", target_slots)):
-        check_index(name, index, (torch.int64,), source_slots.shape, layers[0].device)
-    check_index("deltas", deltas, (torch.int64, torch.int32), source_slots.shape, layers[0].device)
+        check_index(name, index, (torch.int64,), shape, layers[0].device)
+    check_index("deltas", deltas, (torch.int64, torch.int32), shape, layers[0].device)
     require_device("table", table.cos_sin, layers[0].device)
     if source_slots.numel() == 0:
         return

@@ -96,7 +96,7 @@ class Request:
         if prefetch is None:
             now = self._asked  # it waited for nothing, whenever somebody looks
         else:
-            news = max([news, *(fetch.news_at for fetch in prefetch.fetches)])
+            news = prefetch.news_at
             self._pool.admit(prefetch)
         seen.stalls.append(max(0.0, now - news))
         seen.waits.append(now - self._entered)

@@ -85,6 +85,7 @@ class Adder:
         self.running_batch = SimpleNamespace(reqs=[])
         self.waiting_queue_len = 1
         self.new_chunked_req: Any = None
+        self.chunked_req_limit: Any = None
         self.prefill_delayer_single_pass: Any = None
         self.log_hit_tokens = self.log_input_tokens = self.log_device_hit_tokens = 0
         self.reprocessed_log_hit_tokens = self.reprocessed_log_input_tokens = 0

@@ -132,6 +132,35 @@ def test_nobody_follows_a_long_prompt_that_goes_on() -> None:
     assert adder.can_run_list == [long]
 
 
+def test_short_prompts_follow_a_long_one_that_is_cut_on_purpose() -> None:
+    """Shortest prefill first leaves a part of the budget to prompts that fit into it."""
+    cache, admission, document = setting()
+    adder = Adder(cache, 256)
+    adder.chunked_req_limit = 136
+
+    def cut(adder: Adder, request: Any) -> Any:
+        adder.admit(request, min(adder.chunked_req_limit, adder.rem_chunk_tokens or 0))
+        return request
+
+    long = request(moved(document, 3, tail=900))
+    assert admission.add_chunked(cut, adder, long) is long
+    shorts = [request(ids(30, seed)) for seed in range(20, 24)]
+    for short in shorts:
+        admission.add_one(add_one_req, adder, short)
+    assert adder.can_run_list == [long, *shorts]
+
+
+def test_a_long_prompt_that_finds_no_room_locks_nothing() -> None:
+    cache, admission, document = setting()
+    adder = Adder(cache, 128)
+    long = request(moved(document, 3, tail=900))
+    assert admission.add_chunked(lambda adder, request: request, adder, long) is long
+    assert cache.locks == 0
+    other = request(moved(document, 5))
+    admission.add_one(add_one_req, adder, other)
+    assert adder.can_run_list == [other]
+
+
 def test_a_long_round_is_never_forced_into_a_full_pool() -> None:
     cache, admission, document = setting()
     one = request(moved(document, 5))

@@ -90,6 +90,7 @@ def test_stock_caching_can_take_over(found: dict[str, Any]) -> None:
         "routed_experts",
         "token_types",
         "session",
+        "scoring",
     ],
 )
 def test_requests_that_moved_rows_cannot_serve_are_served_exactly(

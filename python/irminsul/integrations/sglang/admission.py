@@ -122,10 +122,16 @@ class Admission:
             result = self._lend(call, adder, window)
         else:
             self._unlock(locked)
-            result = call()
+            locked, result = [], call()
         if budget.holds(adder, request):
             self._keep(adder, window)
-        self._cut = adder if result is request else None
+            # A policy that leaves budget for shorter prompts cuts this one on purpose.
+            shares = getattr(adder, "chunked_req_limit", None) is not None
+            self._cut = adder if result is request and not shares else None
+        else:
+            # SGLang had no room for this round: the batch begins with somebody else.
+            self._unlock(locked)
+            self._cut = None
         return result
 
     def take(self, batch: Any) -> list[Window]:

@@ -9,7 +9,7 @@ import dataclasses
 import logging
 from typing import Any
 
-from irminsul import ChunkParams, Policy, Registry, __version__
+from irminsul import ChunkParams, Policy, Registry, __version__, native
 from irminsul.errors import HostMismatch, Unsupported
 from irminsul.integrations.sglang import (
     absorb,
@@ -138,6 +138,7 @@ def _build(context: Any, options: Settings) -> Any:
     absorb.install()
     runtime.install(hooks)
     _announce(context, pool, table, options)
+    _warn_of_slow_moves(pool.kv_buffer[0])
     return cache
 
 
@@ -259,6 +260,17 @@ def _announce(context: Any, pool: Any, table: RopeTable, options: Settings) -> N
         f"{ranks} ranks agree on every plan" if ranks > 1 else "1 rank",
         options.mode,
         _changed(options),
+    )
+
+
+def _warn_of_slow_moves(rows: Any) -> None:
+    """Say when torch moves the rows of a GPU: costs are reckoned with the kernel's speed."""
+    if not rows.is_cuda or native.supports_device(rows.device.index):
+        return
+    logger.warning(
+        "irminsul moves rows by torch here, which takes milliseconds a batch: %s. See `irminsul "
+        "doctor`.",
+        native.unavailable_reason() or "its CUDA library has no kernels for this GPU",
     )
 
 

@@ -18,8 +18,8 @@ from irminsul.integrations.sglang.compat import server_value
 # Extend paths that were read to write a batch's KV before reading any, and to take the absorbed
 # form for it. A backend from elsewhere says so with ``accepts_virtual_rows = True``.
 BACKENDS = ("triton", "flashinfer", "flashmla", "fa3", "cutlass_mla", "torch_native")
-# Those of them that irminsul's own tests have run; of the others only the source was read.
-RUN_BACKENDS = ("flashinfer", "torch_native")
+# Those that irminsul's own tests have run, its own with them; of others only the source was read.
+RUN_BACKENDS = ("flashinfer", "torch_native", "irminsul")
 
 # Server argument -> the sentence; refused when the argument is set to something true.
 _FLAGS: dict[str, str] = {
@@ -116,6 +116,10 @@ def request_reason(request: Any) -> str | None:
         return "token_types"
     if getattr(request, "session", None) is not None:
         return "session"
+    # Scores of items are read at positions of the whole prompt.
+    for name in ("token_indices_to_pool", "multi_item_delimiter_indices"):
+        if getattr(request, name, None) is not None:
+            return "scoring"
     return None
 
 

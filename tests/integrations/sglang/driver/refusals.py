@@ -130,6 +130,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "routed_experts": {"return_routed_experts": True},
     "token_types": {"token_type_ids": [0, 0, 0]},
     "session": {"session": SimpleNamespace()},
+    "scoring": {"multi_item_delimiter_indices": [1]},
 }
 
 

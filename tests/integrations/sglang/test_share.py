@@ -19,12 +19,13 @@ def test_random_sessions_read_what_they_should_and_leave_nothing_behind(version:
     lines = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
     assert len(lines) == 3
     for found in (json.loads(line.removeprefix("FACTS ")) for line in lines):
-        assert found["lies"] == 0, found
+        assert found["lies"] == found["shallow"] == 0, found
         assert not found["broken"], found
         assert found["fallback"] == {}, found
         assert found["borrowed"] > 5000, found
         assert found["evicted"] > 3, found
         assert min(found["ends"]) > 2, found
+        assert min(found["again"], found["next_turns"], found["batches_of_borrowers"]) > 0, found
 
 
 @functools.cache

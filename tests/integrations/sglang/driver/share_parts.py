@@ -1,0 +1,324 @@
+"""SGLang's tree, pool and requests, driven as its scheduler does -> what borrowers' rows hold.
+
+For every slot the truth is kept: token, position, tenant, and how approximate its row would be; a
+free slot holds nothing. Nothing is computed.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from irminsul import Policy, Registry
+from irminsul.demo import cpu_host
+
+cpu_host._pin_nothing()
+
+from irminsul.attention import PAGE_SIZE  # noqa: E402
+from irminsul.integrations.sglang import finding, planner  # noqa: E402
+from irminsul.integrations.sglang.metrics import Metrics  # noqa: E402
+from irminsul.integrations.sglang.settings import Settings  # noqa: E402
+from irminsul.integrations.sglang.share.cache import SharingRadixCache  # noqa: E402
+from irminsul.integrations.sglang.share.lending import Sharing  # noqa: E402
+from irminsul.integrations.sglang.share.tables import LoanTables  # noqa: E402
+from irminsul.integrations.sglang.spans import Limits, Span, Window  # noqa: E402
+from irminsul.rotation import RopeTable  # noqa: E402
+from sglang.srt.managers.schedule_batch import Req  # noqa: E402
+from sglang.srt.mem_cache import common  # noqa: E402
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams  # noqa: E402
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
+from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
+from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
+
+PAGES, REQUESTS, WIDTH, ENTRIES = 110, 6, 4096, 3
+SIZE = PAGES * PAGE_SIZE
+NOTHING = -1
+TOKEN, POSITION, TENANT, DEPTH, HOPS = range(5)
+
+# What a request has beyond what it asked for, and needs the server's arguments.
+common._release_overallocated_kv_indices = lambda *_: None
+Req.effective_kv_committed_len = lambda request: request.kv_committed_len
+Req.owned_kv_len = lambda request: request.kv.kv_committed_len
+
+Round = tuple[Any, int, int]  # a request, and the positions of its prompt that it prefills
+
+
+class Parts:
+    """The parts of one scheduler, with `running` requests."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        arguments = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
+        self.pool = PagedTokenToKVPoolAllocator(SIZE, PAGE_SIZE, **arguments)
+        self.rows = ReqToTokenPool(REQUESTS, WIDTH, "cpu", False)
+        params = CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.pool,
+            page_size=PAGE_SIZE,
+        )
+        registry = Registry(SIZE, policy=Policy(sink_tokens=0, min_span=16, min_gain=0))
+        self.metrics = Metrics(60.0)
+        settings = Settings(reuse="share")
+        self.cache = SharingRadixCache(params, registry, {"model": "m"}, settings, self.metrics)
+        angles = torch.cat([torch.ones(WIDTH, 32), torch.zeros(WIDTH, 32)], dim=1)
+        self.table = self.rows.req_to_token
+        self.tables = LoanTables(ENTRIES, self.table, RopeTable(angles, interleaved=True))
+        self.sharing = self.cache.sharing = Sharing(self.cache, self.tables, self.metrics)
+        self.limits = Limits(64, 10**6, 16, WIDTH)
+        self.truth = torch.full((5, SIZE + PAGE_SIZE), NOTHING)
+        self.running: list[Any] = []
+        self.facts: dict[str, Any] = {
+            "lies": 0, "shallow": 0, "read": 0, "most_borrowed": 0, "evicted": 0, "rounds": 0,
+            "batches_of_borrowers": 0,
+        }  # fmt: skip
+
+    def request(self, ids: list[int], tenant: int) -> Any:
+        key = [None, "another"][tenant]
+        made = Req("r", "", array("q", ids), SamplingParams(max_new_tokens=4), extra_key=key)
+        made.full_untruncated_fill_ids = array("q", ids)
+        made.tenant = tenant
+        return made
+
+    def match(self, request: Any) -> int:
+        ids = request.full_untruncated_fill_ids
+        key = RadixKey(ids[: len(ids) - 1], request.extra_key)
+        found = self.cache.match_prefix(MatchPrefixParams(key=key, req=request))
+        request.last_node = found.last_device_node
+        if hasattr(request, "prefix_len"):
+            request.prefix_len = found.device_prefix_len
+            request.kv.cache_protected_len = found.device_prefix_len
+            request.lock = self.cache.lock(found.last_device_node)
+            return int(found.device_prefix_len)
+        request.prefix_indices = found.device_indices
+        request.cache_protected_len = len(found.device_indices)
+        self.cache.inc_lock_ref(found.last_device_node)
+        return len(found.device_indices)
+
+    def prefill(self, rounds: list[Round]) -> list[Any]:
+        """Run one batch; return the requests that there was room for."""
+        found, slots = [], []
+        for request, start, end in rounds:
+            window = self.found(request, start, end)
+            given = self.allocate(start, end, self.row_slots(request, start))
+            if given is None:
+                self.drop(request)
+                continue
+            self.adopt(request, start, end, given)
+            found.append(window)
+            slots.append(given)
+        if found:
+            self.forward(found, slots)
+        return [window.request for window in found]
+
+    def found(self, request: Any, start: int, end: int) -> Window:
+        whole = Window(request, start, len(request.full_untruncated_fill_ids))
+        planner.forget_produced_again(whole)
+        namespace = self.cache.lookup_namespace(request)
+        finding.find_spans(whole, self.cache.mirror, namespace, self.limits, self.metrics)
+        window = Window(request, start, end, whole.spans, whole.changes)
+        window.cut(end)
+        return window
+
+    def forward(self, windows: list[Window], slots: list[torch.Tensor]) -> None:
+        """Plan as one, then compute, move and lend."""
+        for window in windows:
+            finding.follow(window, self.cache.mirror, self.metrics)
+        placed = planner._placed(windows, torch.cat(slots))[0]
+        moved, lent = self.sharing.divide(windows, placed)
+        for window, own in zip(windows, slots, strict=True):
+            self.compute(window, own)
+        for span, target in moved:
+            self.move(span, target)
+        histories = [planner._history(window) for window in windows]
+        self.sharing.lend(lent)
+        for window, history in zip(windows, histories, strict=True):
+            window.request.irm_moved = history
+        self.sharing.flush()
+        self.facts["most_borrowed"] = max(self.facts["most_borrowed"], self.sharing.tokens)
+        self.facts["batches_of_borrowers"] += bool(lent) and len(lent[0].parts) > 1
+        self.facts["rounds"] += 1
+
+    def row_slots(self, request: Any, length: int) -> torch.Tensor:
+        """What stands before a round: the request's row, or its match in the tree."""
+        row = self.row_of(request)
+        if row is not None:
+            return self.table[row, :length].to(torch.int64)
+        if hasattr(request, "prefix_len"):
+            return self.cache.path_device_indices(request.last_node)[:length]
+        return request.prefix_indices
+
+    def row_of(self, request: Any) -> int | None:
+        return request.kv.req_pool_idx if hasattr(request, "prefix_len") else request.req_pool_idx
+
+    def allocate(self, start: int, end: int, before: torch.Tensor) -> torch.Tensor | None:
+        """Slots of positions ``[start, end)``: the rest of a page, then whole ones."""
+        inside = -start % PAGE_SIZE
+        parts = []
+        if inside:
+            parts.append(before[-1] + 1 + torch.arange(min(inside, end - start)))
+        pages = -(-max(0, end - start - inside) // PAGE_SIZE)
+        if pages * PAGE_SIZE > self.pool.available_size():
+            self.facts["evicted"] += 1
+            self.cache.evict(EvictParams(num_tokens=pages * PAGE_SIZE))
+            self.poison()
+        if pages * PAGE_SIZE > self.pool.available_size():
+            return None
+        if pages:
+            fresh = self.pool.alloc(pages * PAGE_SIZE)
+            parts.append(fresh[: end - start - inside])
+        return torch.cat(parts).to(torch.int64) if parts else before.new_empty(0)
+
+    def adopt(self, request: Any, start: int, end: int, slots: torch.Tensor) -> None:
+        """Write the row, as SGLang does after allocation."""
+        before = self.row_slots(request, start)
+        if self.row_of(request) is None:
+            self.rows.alloc([request])
+        row = self.row_of(request)
+        self.table[row, :start] = before.int()
+        self.table[row, start:end] = slots.int()
+        self.lengths(request, end)
+
+    def lengths(self, request: Any, end: int) -> None:
+        if hasattr(request, "prefix_len"):
+            request.extend_end = end
+            request.kv.kv_allocated_len = request.kv.kv_committed_len = end
+        else:
+            request.set_extend_range(0, end)
+            request.kv = SimpleNamespace(kv_allocated_len=end, swa_evicted_seqlen=0)
+            request.kv_committed_len = end
+            request.inflight_middle_chunks = 1
+
+    def compute(self, window: Window, slots: torch.Tensor) -> None:
+        """Fill what lies outside of spans; each row is as approximate as any before it."""
+        request, start = window.request, window.start
+        ids = torch.tensor(request.full_untruncated_fill_ids)
+        context = self.context(request, start)
+        spans = iter(window.spans)
+        for low, high in window.holes():
+            own = slots[low - start : high - start]
+            self.fill(own, ids[low:high], torch.arange(low, high), request.tenant, context)
+            span = next(spans, None)
+            if span is not None:
+                source = self.source(span)
+                self.facts["shallow"] += bool((self.truth[DEPTH, source] > span.depth).any())
+                self.facts["shallow"] += bool((self.truth[HOPS, source] > span.hops).any())
+                context = max(context, int(self.truth[DEPTH, source].max()) + 1)
+
+    def fill(self, slots: Any, ids: Any, places: Any, tenant: int, depth: int) -> None:
+        for kind, value in ((TOKEN, ids), (POSITION, places), (TENANT, tenant), (DEPTH, depth)):
+            self.truth[kind, slots] = value
+        self.truth[HOPS, slots] = 0
+
+    def move(self, span: Span, target: torch.Tensor) -> None:
+        rows = self.truth[:, self.source(span)]
+        rows[POSITION] += span.delta
+        rows[DEPTH] += 1
+        rows[HOPS] += bool(span.delta)
+        self.truth[:, target] = rows
+
+    def source(self, span: Span) -> torch.Tensor:
+        return torch.cat([node.value[at : at + count] for node, at, count in span.rows])
+
+    def publish(self, request: Any) -> None:
+        if hasattr(request, "prefix_len"):
+            common.checkpoint_kv_cache(request, self.cache)
+        else:
+            self.cache.cache_unfinished_req(request)
+        self.poison()
+
+    def grow(self, request: Any, tokens: list[int]) -> bool:
+        """Decode `tokens`, one by one; False when there is no room."""
+        context, row = self.context(request, self.length(request)), self.row_of(request)
+        for done, token in enumerate(tokens, self.length(request)):
+            slots = self.allocate(done, done + 1, self.table[row, done - 1 : done].long())
+            if slots is None:
+                return False
+            request.output_ids.append(token)
+            self.table[row, done] = int(slots[0])
+            self.fill(slots, token, done, request.tenant, context)
+            self.lengths(request, done + 1)
+        return True
+
+    def length(self, request: Any) -> int:
+        return int(request.kv.kv_allocated_len)
+
+    def release(self, request: Any, keep: bool) -> None:
+        if hasattr(request, "prefix_len"):
+            common.release_kv_cache(request, self.cache, checkpoint=keep)
+        else:
+            common.release_kv_cache(request, self.cache, is_insert=keep)
+        self.sharing.flush()
+        self.poison()
+
+    def drop(self, request: Any) -> None:
+        """No room: give back what it holds, or only its lock."""
+        if self.row_of(request) is not None:
+            self.release(request, keep=False)
+        elif hasattr(request, "prefix_len"):
+            self.cache.unlock(request.lock)
+        else:
+            self.cache.dec_lock_ref(request.last_node)
+
+    # What must hold.
+
+    def free_pages(self) -> torch.Tensor:
+        if hasattr(self.pool, "get_all_free_pages"):
+            return self.pool.get_all_free_pages()
+        return torch.cat([self.pool.free_pages, self.pool.release_pages])
+
+    def poison(self) -> None:
+        slots = (self.free_pages()[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()
+        self.truth[:, slots] = NOTHING
+
+    def check(self) -> None:
+        free = self.free_pages()
+        assert 0 not in free
+        assert len(free.unique()) == len(free)
+        own = 0
+        for request in self.running:
+            self.read(request)
+            held = request.kv if hasattr(request, "prefix_len") else request
+            own += -(-self.length(request) // PAGE_SIZE) * PAGE_SIZE - held.cache_protected_len
+        parts = self.pool.available_size(), self.cache.evictable_size(), self.cache.protected_size()
+        assert sum(parts) + own == SIZE, (*parts, own)
+
+    def seen(self, request: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the slot and the rotation of each position, as attention would read them."""
+        row = torch.tensor([self.row_of(request)])
+        table = self.tables.compose(self.table, row, torch.tensor([length], dtype=torch.int32))
+        tiles = table.tiles[: int(table.count[0])].long()
+        lo, hi = tiles[:, 1] & 0xFFFF, tiles[:, 1] >> 16
+        page, delta, pos0, first = (
+            part.repeat_interleave(hi - lo) for part in (tiles[:, 0], tiles[:, 2], tiles[:, 3], lo)
+        )
+        starts = (hi - lo).cumsum(0) - (hi - lo)
+        inside = torch.arange(len(page)) - starts.repeat_interleave(hi - lo)
+        assert torch.equal(pos0 + inside, torch.arange(length))
+        return page * PAGE_SIZE + first + inside, delta
+
+    def context(self, request: Any, length: int) -> int:
+        """Return how approximate the first `length` rows of a request are."""
+        if not length:
+            return 0
+        slots, _ = self.seen(request, length)
+        depth = self.truth[DEPTH, slots]
+        loan = self.sharing.at(self.row_of(request))
+        for run in loan.borrowed if loan is not None else ():
+            depth[run.start : run.end] += 1
+        return int(depth.max())
+
+    def read(self, request: Any) -> None:
+        """Ask the tiles of `request` what its positions hold."""
+        length = self.length(request)
+        slots, deltas = self.seen(request, length)
+        truth = self.truth[:, slots]
+        ids = torch.tensor([*request.origin_input_ids, *request.output_ids][:length])
+        wrong = (truth[TOKEN] != ids) | (truth[POSITION] + deltas != torch.arange(length))
+        self.facts["lies"] += int((wrong | (truth[TENANT] != request.tenant)).sum())
+        self.facts["read"] += length

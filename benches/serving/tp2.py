@@ -1,9 +1,10 @@
-"""Two engines, on one GPU and on two -> whether two ranks plan the same and answer alike.
+"""Engines of one rank and of two -> whether two ranks plan the same and answer alike.
 
-Both engines get the same prompts: documents behind one header, then behind another, with reuse and
-exactly. On two ranks every plan is dumped by each of them and compared. The answers are compared
-with those of one rank, beside the distance of exact answers, which is what splitting a product of
-matrices over two GPUs does by itself. Random weights.
+All engines get the same prompts: documents behind one header, then behind another, with reuse and
+exactly. Two ranks share every request (``tp``) or serve different ones with the same weights
+(``dp``, attention data parallelism). Where they share, every plan is dumped by each of them and
+compared. The answers are compared with those of one rank, beside the distance of exact answers,
+which is what splitting a product of matrices over two GPUs does by itself. Random weights.
 
     python benches/serving/tp2.py --model FOLDER --out benches/serving/results/tp2.json
 
@@ -22,6 +23,7 @@ import shlex
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from irminsul.live.client import Reply, reply_from
 from irminsul.live.compare import differences
 
 Answers = dict[str, list[Reply]]
+
+FORMS = ("one", "tp", "dp")
 
 
 def prompts(model: str, documents: int, length: int) -> list[tuple[list[int], list[int]]]:
@@ -48,9 +52,11 @@ def prompts(model: str, documents: int, length: int) -> list[tuple[list[int], li
     ]
 
 
-def engine(arguments: argparse.Namespace, ranks: int, dump: str) -> Any:
-    """Start an engine of `ranks` ranks whose plans are written to `dump`."""
-    os.environ["IRMINSUL_TEST_DUMP_ROWS"] = dump
+def engine(arguments: argparse.Namespace, form: str, dump: str) -> Any:
+    """Start an engine in one of `FORMS` whose plans are written to `dump`."""
+    ranks = 1 if form == "one" else 2
+    # A model this small computes faster than it moves; its requests' ids say move it.
+    os.environ.update(IRMINSUL_TEST_DUMP_ROWS=dump, IRMINSUL_TEST_FORM="1")
     options: dict[str, Any] = {
         "model_path": arguments.model,
         "radix_cache_backend": "irminsul",
@@ -59,7 +65,7 @@ def engine(arguments: argparse.Namespace, ranks: int, dump: str) -> Any:
         "max_total_tokens": arguments.max_total_tokens,
         "tp_size": ranks,
     }
-    if ranks > 1 and arguments.dp_attention:
+    if form == "dp":
         options |= {"dp_size": ranks, "enable_dp_attention": True}
     if arguments.device == "cpu":
         from irminsul.demo import cpu_host
@@ -87,6 +93,7 @@ def ask(running: Any, ids: list[int], reuse: bool) -> Reply:
     pinned = {field: 0} if getattr(running.server_args, "enable_dp_attention", False) else {}
     answer = running.generate(
         **pinned,
+        rid=f"absorb-{uuid.uuid4().hex}",
         input_ids=ids,
         sampling_params={
             "temperature": 0,
@@ -109,9 +116,9 @@ def flush(running: Any) -> None:
     raise RuntimeError("the engine never became idle")
 
 
-def serve(arguments: argparse.Namespace, ranks: int, dump: str) -> Answers:
+def serve(arguments: argparse.Namespace, form: str, dump: str) -> Answers:
     """Answer every prompt on a fresh engine."""
-    running = engine(arguments, ranks, dump)
+    running = engine(arguments, form, dump)
     found: Answers = {"cold": [], "donor": [], "moved": []}
     try:
         for donor, moved in prompts(arguments.model, arguments.documents, arguments.length):
@@ -140,33 +147,34 @@ def equal_plans(dump: str) -> tuple[int, int, bool]:
     return len(first), equal, len(first) == rows
 
 
-def plan_rows(arguments: argparse.Namespace, dump: str) -> list[dict[str, Any]]:
+def plan_rows(form: str, dump: str) -> list[dict[str, Any]]:
     """Compare the plans of both ranks; under attention data parallelism none is made twice."""
-    if arguments.dp_attention:
+    if form != "tp":
         return []
     total, equal, rows = equal_plans(dump)
-    metric = "plans equal on both ranks"
-    found = _row(arguments, "plans", metric, equal, total, bar=f"== {total}")
+    # Without a plan nothing has been compared.
+    found = _row(form, "plans", "plans equal on both ranks", equal, total, bar=f"== {total or 1}")
     return [{**found, "donor_rows_bit_equal": rows}]
 
 
-def answer_rows(arguments: argparse.Namespace, one: Answers, two: Answers) -> list[dict[str, Any]]:
+def answer_rows(form: str, one: Answers, two: Answers) -> list[dict[str, Any]]:
     """Compare the answers of two ranks with those of one, beside exact answers."""
     noise = differences(one["cold"], two["cold"])
     moved = differences(one["moved"], two["moved"])
     reused = [sum(reply.cached_tokens for reply in side["moved"]) for side in (one, two)]
     exact = "exact answers, two ranks to one"
     count = moved.answers
-    row = functools.partial(_row, arguments, "moved")
+    row = functools.partial(_row, form, "moved")
     return [
         row("reused tokens, two ranks to one", reused[1] / max(1, reused[0]), count, bar="== 1"),
         row("KL of the first token, nat", moved.kl_most, count, exact, noise.kl_most),
+        row("logprobs before a flip, nat", moved.logprob_most, count, exact, noise.logprob_most),
         row("answers with other tokens", moved.flips, count, exact, noise.flips),
     ]
 
 
 def _row(
-    arguments: argparse.Namespace,
+    form: str,
     case: str,
     metric: str,
     value: float,
@@ -176,7 +184,7 @@ def _row(
     bar: str | None = None,
 ) -> dict[str, Any]:
     return {
-        "bar_id": "sglang.dp2" if arguments.dp_attention else "sglang.tp2",
+        "bar_id": f"sglang.{form}2",
         "case": case,
         "metric": metric,
         "value": value,
@@ -203,7 +211,7 @@ def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")
     for row in rows:
         print(
-            f"{row['metric']:<34} {row['value']:<12.4g} rival {row['rival_value']} "
+            f"{row['bar_id']} {row['metric']:<34} {row['value']:<12.4g} rival {row['rival_value']} "
             f"bar {row['bar']} samples {row['samples']}",
             flush=True,
         )
@@ -217,22 +225,22 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1500)
     parser.add_argument("--max-total-tokens", type=int, default=32768)
     parser.add_argument("--attention-backend", default="flashinfer")
-    parser.add_argument(
-        "--dp-attention",
-        action="store_true",
-        help="attention data parallelism on the two ranks: they serve different requests",
-    )
+    parser.add_argument("--forms", default="tp,dp", help="of two ranks: tp, dp")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        dumps = [Path(folder) / name for name in ("one", "two")]
-        for dump in dumps:
+        found: dict[str, Answers] = {}
+        for form in ("one", *arguments.forms.split(",")):
+            dump = Path(folder) / form
             dump.mkdir()
-        two = serve(arguments, 2, str(dumps[1]))
-        rows = plan_rows(arguments, str(dumps[1]))
-        save(arguments, rows)
-        one = serve(arguments, 1, str(dumps[0]))
-        save(arguments, rows + answer_rows(arguments, one, two))
+            began = time.perf_counter()
+            found[form] = serve(arguments, form, str(dump))
+            print(f"# {form}: {time.perf_counter() - began:.1f} s", flush=True)
+            if form != "one":
+                rows += plan_rows(form, str(dump))
+                rows += answer_rows(form, found["one"], found[form])
+                save(arguments, rows)
 
 
 if __name__ == "__main__":

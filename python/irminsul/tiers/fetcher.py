@@ -155,6 +155,7 @@ class Fetcher:
         for found in named:
             posts[found.ref.key].append(found.post)
         cover = _cover(named, unknown)
+        self._host.counts.add("signposts_followed", len(cover))
         parts = [Wanted(found.start, found.ref, None) for found, _ in cover]
         fetches = self._fetch(prefetch, parts, [saves for _, saves in cover])
         prefetch.expect(fetches)

@@ -99,6 +99,11 @@ class Prefetch:
         return self._fetches
 
     @property
+    def news_at(self) -> float:
+        """When something was last heard: an answer of the store, or a chunk (monotonic)."""
+        return max([self._news_at, *(fetch.news_at for fetch in self._fetches)])
+
+    @property
     def left_s(self) -> float:
         """Seconds that are left at most."""
         return max(0.0, self._until - time.monotonic())

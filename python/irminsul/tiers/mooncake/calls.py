@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from irminsul.tiers.base import Counts, Receive
 from irminsul.tiers.keys import ChunkRef
+from irminsul.tiers.mooncake.meter import Meter
 from irminsul.tiers.ticket import Ticket
 from irminsul.tiers.value import ChunkRows, Rejected, decode, encode_into, encoded_bytes
 
@@ -133,8 +133,8 @@ class Get(Call):
         Takes each chunk that passes.
     reject : callable
         Takes the reference of each value that does not.
-    transferred : callable
-        Takes bytes and seconds of the whole call.
+    meter : Meter
+        Is told when the call is sent and what it has brought.
     """
 
     kind = "get"
@@ -148,20 +148,27 @@ class Get(Call):
         counts: Counts,
         receive: Receive,
         reject: Callable[[ChunkRef], object],
-        transferred: Callable[[int, float], None],
+        meter: Meter,
     ) -> None:
         super().__init__(refs, ticket, first, counts)
         self.sizes = [encoded_bytes(ref) for ref in refs]
         self._receive = receive
         self._reject = reject
-        self._transferred = transferred
+        self._meter = meter
+        self._metered = False
+
+    def fill(self, views: Views) -> None:
+        """Note that it is sent."""
+        self._meter.begin()
+        self._metered = True
 
     def settle(self, codes: list[int] | None, views: Views) -> None:
         """Check and hand over what came."""
         arrived = sum(code for code in codes or () if code > 0)
         if arrived:
             self._counts.add("bytes_in", arrived)
-            self._transferred(arrived, time.monotonic() - self.sent_at)
+        if self._metered:
+            self._meter.end(arrived)
         super().settle(codes, views)
 
     def _answer(self, index: int, code: int, views: Views) -> bool:

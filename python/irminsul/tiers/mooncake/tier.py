@@ -16,6 +16,7 @@ from irminsul.tiers.base import Counts, Receive
 from irminsul.tiers.keys import ChunkRef
 from irminsul.tiers.mooncake.calls import Call, Exists, Get, Put, Remove
 from irminsul.tiers.mooncake.link import Link
+from irminsul.tiers.mooncake.meter import Meter
 from irminsul.tiers.mooncake.settings import MooncakeSettings, require_mooncake
 from irminsul.tiers.ticket import Ticket
 from irminsul.tiers.value import ChunkRows, encoded_bytes
@@ -38,8 +39,8 @@ class MooncakeTier:
     settings : MooncakeSettings
         Where the store is and what may be spent.
     transferred : callable, optional
-        Called with bytes and seconds of every fetch that brought something, in a thread of the
-        tier; a cost model's food.
+        Called with bytes and seconds of every stretch in which fetches were under way, in a thread
+        of the tier; a cost model's food.
 
     Raises
     ------
@@ -62,7 +63,7 @@ class MooncakeTier:
         require_mooncake()
         self.counts = Counts()
         self.settings = settings
-        self._transferred = transferred or (lambda size, seconds: None)
+        self._meter = Meter(transferred or (lambda size, seconds: None))
         self._link = Link(settings, self.counts)
 
     @property
@@ -96,7 +97,7 @@ class MooncakeTier:
         """See `Tier.get`; one call is at most ``batch_keys`` keys and 8 MiB, or one chunk."""
         ticket = Ticket(len(refs), False, timeout)
         for first, batch in self._batches(refs, lambda ref: ref):
-            call = Get(batch, ticket, first, self.counts, receive, self.discard, self._transferred)
+            call = Get(batch, ticket, first, self.counts, receive, self.discard, self._meter)
             self._submit(call, ticket, first, len(batch))
         return ticket
 

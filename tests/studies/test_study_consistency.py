@@ -99,7 +99,7 @@ def test_the_irminsul_arm_is_the_default_policy(scenario):
         for engine in (by_rule, by_policy):
             engine.clear()
             engine.generate([trial.history[0]], max_new_tokens=0)
-        cut = arms.IRMINSUL.spans(by_rule.plan(trial.context), len(trial.context))
+        cut = arms.IRMINSUL.spans(by_rule.plan(trial.context), trial.context)
         planned = by_policy.plan(trial.context)
         different = covered(cut) ^ covered(planned)
         assert len(different) <= 0.02 * len(trial.context)

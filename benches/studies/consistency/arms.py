@@ -6,11 +6,13 @@ sinks, and differs in what it cuts from them; so arms differ in the rule alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from irminsul.integrations.transformers import Span
+from irminsul.integrations.transformers.mentions import relink, without
 from torch import Tensor
 
 SINK = 32
@@ -29,21 +31,26 @@ class Arm:
     rules
         Applied in order to the spans behind the exact prefix.
     select
-        Part of the reused rows that are computed again, those that deviate most in layer 1; after
+        Part of the reused rows that are computed again, those that deviate most in `layer`; after
         CacheBlend (arXiv 2405.16444).
+    relink
+        Most of the reused rows that are computed again for what stands before them now, see
+        `PICEngine`.
     """
 
     name: str
     rules: tuple[Rule, ...]
     select: float = 0.0
+    layer: int = 1
+    relink: float = 0.0
 
-    def spans(self, found: Sequence[Span], prompt_len: int) -> Spans:
+    def spans(self, found: Sequence[Span], prompt: Sequence[int]) -> Spans:
         """Cut what the arm does not take over; the exact prefix stays."""
         exact = prefix(found)
         kept = list(found[len(exact) :])
         for rule in self.rules:
-            kept = rule(kept, prompt_len)
-        return [*exact, *kept]
+            kept = rule(kept, len(prompt))
+        return [*exact, *relink(np.array(prompt, dtype=np.uint32), exact, kept, self.relink)]
 
 
 def prefix(spans: Sequence[Span]) -> Spans:
@@ -56,22 +63,6 @@ def prefix(spans: Sequence[Span]) -> Spans:
             break
         exact.append(span)
     return exact
-
-
-def without(spans: Iterable[Span], ranges: Sequence[tuple[int, int]]) -> Spans:
-    """Cut prompt positions out of spans; `ranges` ascend."""
-    left: Spans = []
-    for span in spans:
-        at = span.target
-        for start, end in ranges:
-            if end <= at or start >= span.end:
-                continue
-            if (part := span.cut(at, start)) is not None:
-                left.append(part)
-            at = end
-        if (part := span.cut(at, span.end)) is not None:
-            left.append(part)
-    return left
 
 
 def carve_out(spans: Spans, _: int) -> Spans:
@@ -100,6 +91,16 @@ def head(count: int) -> Rule:
 
     def rule(spans: Spans, _: int) -> Spans:
         parts = (span.cut(span.target + count, span.end) for span in spans)
+        return [part for part in parts if part is not None]
+
+    return rule
+
+
+def tail(count: int) -> Rule:
+    """Compute the last `count` rows of every span again."""
+
+    def rule(spans: Spans, _: int) -> Spans:
+        parts = (span.cut(span.target, span.end - count) for span in spans)
         return [part for part in parts if part is not None]
 
     return rule
@@ -141,6 +142,22 @@ def most_deviating(spans: Sequence[Span], deviation: Tensor, part: float) -> lis
 _RULES = (carve_out, sources_stay, long_enough)
 
 IRMINSUL = Arm("irminsul", _RULES)
+REPAIRS = (
+    Arm("relink 1 %", _RULES, relink=0.01),
+    Arm("relink 2 %", _RULES, relink=0.02),
+    Arm("relink 5 %", _RULES, relink=0.05),
+    Arm("relink 10 %", _RULES, relink=0.10),
+    Arm("layer 2, 2 %", _RULES, select=0.02, layer=2),
+    Arm("layer 2, 5 %", _RULES, select=0.05, layer=2),
+    Arm("layer 2, 15 %", _RULES, select=0.15, layer=2),
+    Arm("layer 3, 5 %", _RULES, select=0.05, layer=3),
+    Arm("head 64", (*_RULES, head(64))),
+    Arm("head 128", (*_RULES, head(128))),
+    Arm("tail 16", (*_RULES, tail(16))),
+    Arm("tail 32", (*_RULES, tail(32))),
+)
+"""Ways to bring back links that reuse has lost; asked of a reader, see the README."""
+
 ARMS = (
     Arm("naive", (*_RULES, unturned)),
     IRMINSUL,

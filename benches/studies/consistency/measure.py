@@ -216,23 +216,23 @@ class Bench:
         spans = []
         for index, prompt in enumerate(prompts):
             found = self.engine.plan(prompt, tenant=f"{index} {source}")
-            spans.append(arm.spans(found, len(prompt)))
+            spans.append(arm.spans(found, prompt))
         if arm.select:
             moved = self._serve(self.engine, prompts, "unselected", spans)
             for index, (left, right) in enumerate(zip(cold.kept, moved.kept, strict=True)):
-                far = self._deviation(left, right)
+                far = self._deviation(left, right, arm.layer)
                 ranges = arms.most_deviating(spans[index], far, arm.select)
                 exact = arms.prefix(spans[index])
                 behind = spans[index][len(exact) :]
                 spans[index] = [*exact, *arms.without(behind, ranges)]
             self.engine.forget(moved.kept)
-            self.engine.forget(moved.kept)
         return self._serve(self.engine, prompts, name, spans)
 
-    def _deviation(self, cold: int, moved: int) -> Tensor:
-        """Relative distance of each row in layer 1, the first that knows context."""
-        exact = self.engine.read_rows(cold, 1).float()
-        return (self.engine.read_rows(moved, 1).float() - exact).norm(dim=1) / exact.norm(dim=1)
+    def _deviation(self, cold: int, moved: int, layer: int) -> Tensor:
+        """Relative distance of each row in a layer; layer 1 is the first that knows context."""
+        exact = self.engine.read_rows(cold, layer).float()
+        rows = self.engine.read_rows(moved, layer).float()
+        return (rows - exact).norm(dim=1) / exact.norm(dim=1)
 
     def _forced(self, cases: Sequence[_Case], served: _Served) -> list[Tensor]:
         """Scores of every token of question and full prefill's answer, over an arm's rows."""

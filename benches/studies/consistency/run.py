@@ -24,6 +24,7 @@ import workers  # noqa: E402
 from tally import Tally  # noqa: E402
 
 WEIGHTS = HERE.parent / "models" / "weights"
+NAMES = [arm.name for arm in (*arms.ARMS, *arms.REPAIRS)]
 SAVE_EVERY = 10.0
 
 
@@ -72,7 +73,7 @@ def _options() -> argparse.Namespace:
     cuda = torch.cuda.is_available()
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--scenario", nargs="+", default=scenarios.SCENARIOS)
-    parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in arms.ARMS])
+    parser.add_argument("--arms", nargs="+", choices=NAMES)
     parser.add_argument("--samples", type=int, default=1250)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)

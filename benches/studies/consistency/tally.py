@@ -94,7 +94,9 @@ class Tally:
     def _single_hop(self) -> Iterable[Row]:
         """Bar 1: single-hop recall within what full prefill differs from itself."""
         for scenario in self.trials:
-            cell = self.cells[scenario, "single", "irminsul"]
+            cell = self.cells.get((scenario, "single", "irminsul"))
+            if cell is None:
+                continue
             noise = [self.cells[scenario, "single", name] for name in (FULL, *NOISE)]
             floor = min(interval(c.correct, c.samples)[0] for c in noise)
             yield row(
@@ -111,14 +113,14 @@ class Tally:
     def _against_naive(self) -> Iterable[Row]:
         """Bar 1: KL at least 22 % below naive reuse (arXiv 2605.05696)."""
         for (scenario, kind, arm), cell in self.cells.items():
-            if arm != "irminsul":
+            naive = self.cells.get((scenario, kind, "naive"))
+            if naive is None or not (arm == "irminsul" or arm.startswith("relink")):
                 continue
-            naive = self.cells[scenario, kind, "naive"]
             ratio = (cell.kl / cell.samples) / (naive.kl / naive.samples) if naive.kl else 1.0
             less = 100 * (1 - ratio)
             yield row(
                 "quality.1",
-                f"{scenario}, {kind}, irminsul",
+                f"{scenario}, {kind}, {arm}",
                 "kl_below_naive",
                 less,
                 "%",

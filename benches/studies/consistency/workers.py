@@ -52,7 +52,8 @@ class Worker:
             options.tokens, options.documents, tasks.Filler(), reading=options.reading
         )
         contexts = max(options.batch, 4) * CONTEXTS
-        self.arms = [arm for arm in arms.ARMS if options.arms is None or arm.name in options.arms]
+        named = options.arms or [arm.name for arm in arms.ARMS]
+        self.arms = [arm for arm in (*arms.ARMS, *arms.REPAIRS) if arm.name in named]
         self.bench = Bench(model, contexts * (options.tokens + 320), options.chunk_tokens)
 
     def run(self, block: Block) -> list[Sample]:

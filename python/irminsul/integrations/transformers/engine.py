@@ -9,14 +9,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from irminsul._core import ChunkParams, Namespace, Policy
 from irminsul.attention import PAGE_SIZE
-from irminsul.errors import InvalidParams, InvalidTokens
+from irminsul.errors import InvalidParams
 from irminsul.integrations.transformers.family import describe
 from irminsul.integrations.transformers.forward import Runner
+from irminsul.integrations.transformers.mentions import check_share
 from irminsul.integrations.transformers.pool import Pages, make_rows
 from irminsul.integrations.transformers.results import Generation
 from irminsul.integrations.transformers.sampling import Sampling
@@ -24,7 +24,7 @@ from irminsul.integrations.transformers.scheduler import Scheduler
 from irminsul.integrations.transformers.scoring import Scorer
 from irminsul.integrations.transformers.sequence import Logits, Prompt, Request, Reusing
 from irminsul.integrations.transformers.spans import Span
-from irminsul.integrations.transformers.store import Store, TokenArray
+from irminsul.integrations.transformers.store import Store, TokenArray, token_ids
 from irminsul.rotation import check_relocations
 
 __all__ = ["PICEngine"]
@@ -50,6 +50,9 @@ class PICEngine:
         What may be reused.
     params : ChunkParams, optional
         How prompts are cut into chunks.
+    relink : float
+        Most of the rows taken over, from 0 to 1, that is computed again because of what stands
+        before them now: rare tokens with an earlier mention that their row has not seen.
 
     Raises
     ------
@@ -73,6 +76,7 @@ class PICEngine:
         chunk_tokens: int = 2_048,
         policy: Policy | None = None,
         params: ChunkParams | None = None,
+        relink: float = 0.0,
     ) -> None:
         for name, value in (("capacity_tokens", capacity_tokens), ("chunk_tokens", chunk_tokens)):
             if value < 1:
@@ -85,7 +89,9 @@ class PICEngine:
             Pages(pages), pages * PAGE_SIZE, params or ChunkParams(), policy or Policy()
         )
         runner = Runner(model, self._family, self._rows)
-        self._scheduler = Scheduler(self._family, self._rows, runner, self._store, chunk_tokens)
+        self._scheduler = Scheduler(
+            self._family, self._rows, runner, self._store, chunk_tokens, check_share(relink)
+        )
         self._scorer = Scorer(self._family, self._rows, runner, self._store, chunk_tokens)
         self._lock = threading.Lock()
 
@@ -278,17 +284,9 @@ class PICEngine:
 
     def _checked(self, prompt: Sequence[int], max_new_tokens: int) -> TokenArray:
         """Token ids as an array, or an error that names the value."""
-        if len(prompt) == 0:
-            raise InvalidTokens("a prompt is empty; it must hold at least one token")
-        ids = np.asarray(prompt)
-        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-            raise InvalidTokens(f"a prompt must be a flat sequence of integers, got {ids.dtype}")
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self._vocabulary:
-            bad = low if low < 0 else high
-            raise InvalidTokens(f"token id {bad}: the vocabulary has 0 to {self._vocabulary - 1}")
+        ids = token_ids(prompt, self._vocabulary)
         self._check_length(len(ids), max_new_tokens)
-        return ids.astype(np.uint32)
+        return ids
 
     def _check_length(self, tokens: int, max_new_tokens: int) -> None:
         """Refuse what exceeds the model's positions."""

@@ -22,6 +22,7 @@ from irminsul.integrations.transformers.batch import (
 )
 from irminsul.integrations.transformers.family import Family
 from irminsul.integrations.transformers.forward import Runner
+from irminsul.integrations.transformers.mentions import relink
 from irminsul.integrations.transformers.pool import Rows
 from irminsul.integrations.transformers.results import Generation
 from irminsul.integrations.transformers.sequence import Prompt, Request, Sequence
@@ -38,16 +39,25 @@ class Scheduler:
     ----------
     chunk_tokens : int
         Most tokens of one forward pass.
+    relink : float
+        See `irminsul.integrations.transformers.mentions.relink`.
     """
 
     def __init__(
-        self, family: Family, rows: Rows, runner: Runner, store: Store, chunk_tokens: int
+        self,
+        family: Family,
+        rows: Rows,
+        runner: Runner,
+        store: Store,
+        chunk_tokens: int,
+        relink: float = 0.0,
     ) -> None:
         self._family = family
         self._rows = rows
         self._runner = runner
         self._store = store
         self._chunk_tokens = chunk_tokens
+        self._relink = relink
         names = ("prompts", "forwards", "computed_tokens", "reused_tokens", "generated_tokens")
         self.counts = dict.fromkeys(names, 0)
 
@@ -86,6 +96,7 @@ class Scheduler:
         exact = request.reuse == "prefix"
         prefix = self._store.prefix(tokens, namespace, exact=exact)
         behind = [] if exact else self._store.plan(tokens, namespace, prefix)
+        behind = relink(tokens, prefix, behind, self._relink)
         return prefix + behind, prefix[-1].end if prefix else 0
 
     def _admit(

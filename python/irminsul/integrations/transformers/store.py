@@ -15,13 +15,27 @@ import numpy.typing as npt
 from torch import Tensor
 
 from irminsul._core import ChunkParams, Namespace, Policy, Registry
-from irminsul.errors import InvalidParams
+from irminsul.errors import InvalidParams, InvalidTokens
 from irminsul.integrations.transformers.pool import Pages
 from irminsul.integrations.transformers.spans import RowPiece, Span, spans_from
 
-__all__ = ["Kept", "Part", "Store"]
+__all__ = ["Kept", "Part", "Store", "token_ids"]
 
 TokenArray = npt.NDArray[np.uint32]
+
+
+def token_ids(prompt: Sequence[int], vocabulary: int) -> TokenArray:
+    """Ids of a prompt as an array, or InvalidTokens that names what is wrong."""
+    if len(prompt) == 0:
+        raise InvalidTokens("a prompt is empty; it must hold at least one token")
+    ids = np.asarray(prompt)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise InvalidTokens(f"a prompt must be a flat sequence of integers, got {ids.dtype}")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocabulary:
+        bad = low if low < 0 else high
+        raise InvalidTokens(f"token id {bad}: the vocabulary has 0 to {vocabulary - 1}")
+    return ids.astype(np.uint32)
 
 
 @dataclass(frozen=True)

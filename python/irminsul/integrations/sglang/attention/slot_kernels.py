@@ -41,10 +41,13 @@ def _count_begins(  # type: ignore[no-untyped-def]
 ):
     row = tl.program_id(0)
     keys = tl.minimum(tl.load(lengths + row).to(tl.int32), width)
-    own = slots + tl.load(sequences + row).to(tl.int64) * slots_stride
-    token = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)) * PIECE
-    number = tl.sum(_begins(own, token, token < keys, PIECE).to(tl.int32), 0)
-    tl.store(begins + row * chunks + tl.program_id(1), number)
+    begin = tl.program_id(1) * BLOCK
+    # The grid covers the longest sequence there may be; most of it has nothing to do.
+    if begin * PIECE < keys:
+        own = slots + tl.load(sequences + row).to(tl.int64) * slots_stride
+        token = (begin + tl.arange(0, BLOCK)) * PIECE
+        number = tl.sum(_begins(own, token, token < keys, PIECE).to(tl.int32), 0)
+        tl.store(begins + row * chunks + tl.program_id(1), number)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -67,26 +70,27 @@ def _slot_tiles(  # type: ignore[no-untyped-def]
 ):
     row, chunk = tl.program_id(0), tl.program_id(1)
     keys = tl.minimum(tl.load(lengths + row).to(tl.int32), width)
-    own = slots + tl.load(sequences + row).to(tl.int64) * slots_stride
-    at = tl.arange(0, CHUNKS)
-    counts = tl.load(begins + row * chunks + at, mask=at < chunks, other=0)
-    token = (chunk * BLOCK + tl.arange(0, BLOCK)) * PIECE
-    there = token < keys
-    first = _begins(own, token, there, PIECE)
-    after = token + PIECE
-    last = there & ((after >= keys) | _begins(own, after, after < keys, PIECE))
-    tile = tl.sum(tl.where(at < chunk, counts, 0), 0) + tl.cumsum(first.to(tl.int32), 0) - 1
-    slot = tl.load(own + token, mask=there, other=0).to(tl.int32)
-    place = row.to(tl.int64) * capacity + tile
-    tl.store(tiles + place * 4, slot // _PAGE, mask=first)
-    tl.store(bounds + place * 8 + 2, (slot % _PAGE).to(tl.int16), mask=first)
-    end = slot % _PAGE + tl.minimum(keys - token, PIECE)
-    tl.store(bounds + place * 8 + 3, end.to(tl.int16), mask=last)
-    tl.store(tiles + place * 4 + 2, tl.zeros_like(slot), mask=first)
-    tl.store(tiles + place * 4 + 3, token, mask=first)
-    if chunk == 0:
-        tl.store(start + row, row * capacity)
-        tl.store(count + row, tl.sum(counts, 0))
+    if (chunk == 0) | (chunk * BLOCK * PIECE < keys):
+        own = slots + tl.load(sequences + row).to(tl.int64) * slots_stride
+        at = tl.arange(0, CHUNKS)
+        counts = tl.load(begins + row * chunks + at, mask=at * BLOCK * PIECE < keys, other=0)
+        token = (chunk * BLOCK + tl.arange(0, BLOCK)) * PIECE
+        there = token < keys
+        first = _begins(own, token, there, PIECE)
+        after = token + PIECE
+        last = there & ((after >= keys) | _begins(own, after, after < keys, PIECE))
+        tile = tl.sum(tl.where(at < chunk, counts, 0), 0) + tl.cumsum(first.to(tl.int32), 0) - 1
+        slot = tl.load(own + token, mask=there, other=0).to(tl.int32)
+        place = row.to(tl.int64) * capacity + tile
+        tl.store(tiles + place * 4, slot // _PAGE, mask=first)
+        tl.store(bounds + place * 8 + 2, (slot % _PAGE).to(tl.int16), mask=first)
+        end = slot % _PAGE + tl.minimum(keys - token, PIECE)
+        tl.store(bounds + place * 8 + 3, end.to(tl.int16), mask=last)
+        tl.store(tiles + place * 4 + 2, tl.zeros_like(slot), mask=first)
+        tl.store(tiles + place * 4 + 3, token, mask=first)
+        if chunk == 0:
+            tl.store(start + row, row * capacity)
+            tl.store(count + row, tl.sum(counts, 0))
 
 
 def slot_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor, piece: int = 1) -> TileTable:

@@ -70,6 +70,8 @@ class Store:
         self._metrics_port = free_port()
         self.master = self._start_master()
         self.holder = self.start_holder()
+        # Until its memory is there, everything is refused.
+        assert until(lambda: self._metric("master_total_capacity_bytes") > 0)
 
     @property
     def address(self) -> str:
@@ -105,10 +107,13 @@ class Store:
 
     def keys(self) -> int:
         """Return how many keys the master has."""
-        address = f"http://127.0.0.1:{self._metrics_port}/metrics"
+        return self._metric("master_key_count")
+
+    def _metric(self, name: str) -> int:
+        address = f"http://{self.host}:{self._metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=10.0) as reply:
             lines = reply.read().decode().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("master_key_count "))
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
     def settled(self, more_than: int = 0, timeout: float = 30.0) -> bool:
         """Wait until there are more keys than that, and no new ones for a while."""
@@ -136,7 +141,7 @@ class Store:
             f"--rpc_port={self.port}",
             f"--rpc_address={self.host}",
             f"--metrics_port={self._metrics_port}",
-            "--metrics_host=127.0.0.1",
+            f"--metrics_host={self.host}",
         )
         until = time.monotonic() + 30.0
         while time.monotonic() < until:

@@ -19,6 +19,7 @@ from irminsul.tiers import (
     CostModel,
     Counts,
     HostTier,
+    MooncakeTier,
     Receive,
     RowLayout,
     Ticket,
@@ -364,6 +365,32 @@ def test_two_pools_on_a_real_store(store: Store) -> None:
     assert coming is not None
     assert until(lambda: coming.done)
     assert len(two.host) == len(refs) == len(found)
+    one.close()
+    two.close()
+
+
+def test_signposts_say_nothing_of_the_links_speed(store: Store) -> None:
+    namespace = Namespace(model="speed")
+    text = np.random.default_rng(3).integers(0, 100_000, 1500)
+    one = ChunkPool(LAYOUT, 4 * MIB, store.tier())
+    kept(one, text, namespace)
+    assert one.remote is not None
+    # So slow that no chunk pays: signposts are all that is fetched.
+    cost = CostModel(1e3, 1e-2)
+    tier = MooncakeTier(store.settings(), cost.transferred)
+    assert tier.wait_until_up(30.0)
+    two = ChunkPool(LAYOUT, 4 * MIB, tier, cost)
+    before = cost.speeds
+    prompt = np.concatenate([RANDOM.integers(0, 100_000, 45), text[40:], [1] * 90])
+
+    def read() -> bool:
+        coming = two.prefetch(namespace, prompt, [(0, len(prompt))], 20.0)
+        assert coming is not None
+        return until(lambda: coming.done) and tier.counts["bytes_in"] > 0
+
+    assert until(read)
+    assert len(two.host) == 0
+    assert cost.speeds == before
     one.close()
     two.close()
 

@@ -99,12 +99,11 @@ class Fetcher:
         known = [part for part, is_there in zip(wanted, there, strict=True) if is_there]
         others = [part for part, is_there in zip(wanted, there, strict=True) if not is_there]
         fetches = self._fetch(prefetch, known, [len(part.ref.tokens) for part in known])
-        looks = (
-            self._signposts is not None
-            and bool(others)
-            and self._aside.run(lambda: self._look(prefetch, text, others))
-        )
+        looks = self._signposts is not None and bool(others)
+        # First what is expected, then who may take it back.
         prefetch.expect(fetches, more=looks)
+        if looks and not self._aside.run(lambda: self._look(prefetch, text, others)):
+            prefetch.expect([])
 
     def _look(self, prefetch: Prefetch, text: Text, others: Sequence[Wanted]) -> None:
         """Ask for signposts in what is not there under keys of its own."""

@@ -5,6 +5,7 @@ Must not know stores, hosts or engines.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class Prefetch:
         self._patience_s = patience_s
         self._until = now + most_s
         self._news_at = now
+        self._lock = threading.Lock()
         self._fetches: list[Fetch] = []
         # The store has not said yet all that it has.
         self._asking = True
@@ -110,6 +112,7 @@ class Prefetch:
 
     def expect(self, fetches: list[Fetch], *, more: bool = False) -> None:
         """Wait for these fetches too, and for more answers only if `more`; for `Fetcher`."""
-        self._news_at = time.monotonic()
-        self._fetches = [*self._fetches, *fetches]
-        self._asking = more
+        with self._lock:
+            self._fetches = [*self._fetches, *fetches]
+            self._news_at = time.monotonic()
+            self._asking = more

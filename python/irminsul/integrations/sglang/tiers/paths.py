@@ -5,6 +5,7 @@ Knows the records of nodes; must not know locks, threads or tiers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,14 @@ class Offered:
         self._most = most
         self._keys: dict[bytes, None] = {}
 
-    def add(self, key: bytes) -> bool:
-        """Note `key`; False when it was known."""
-        if key in self._keys:
-            return False
-        self._keys[key] = None
-        if len(self._keys) > self._most:
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._keys
+
+    def add(self, keys: Iterable[bytes]) -> None:
+        """Note `keys`, and forget the oldest where they are too many."""
+        self._keys.update(dict.fromkeys(keys))
+        for _ in range(len(self._keys) - self._most):
             del self._keys[next(iter(self._keys))]
-        return True
 
     def clear(self) -> None:
         """Forget them all."""

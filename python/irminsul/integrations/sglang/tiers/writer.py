@@ -108,8 +108,7 @@ class WriteBehind:
         self._jobs: deque[_Job] = deque()
         # Number, leaf and tokens of each path that is locked; the scheduler's thread alone.
         self._held: deque[tuple[int, Any, int]] = deque()
-        self._changed = threading.Condition()
-        self._keeping = threading.Lock()
+        self._changed, self._keeping = threading.Condition(), threading.Lock()
         self._closed = False
         device = layers[0].device
         self._stream: Any = None
@@ -169,6 +168,7 @@ class WriteBehind:
         self._locked += starts[-1]
         self._noted += 1
         self._held.append((self._noted, leaf, starts[-1]))
+        self._known.add(item.ref.key for item in items)
         job = _Job(self._noted, [n.value for n in nodes], items, self._generation, made)
         with self._changed:
             self._jobs.append(job)
@@ -239,7 +239,8 @@ class WriteBehind:
             # A value says one number for all of its rows: that of the worst.
             hops, depth = int(all_hops[rows].max()), int(all_depths[rows].max())
             worth = hops <= self._max_hops and depth <= self._max_depth
-            if worth and all_hops[rows].min() >= 0 and (self._known.add(part.ref.key) or not hops):
+            new = not hops or part.ref.key not in self._known
+            if worth and new and all_hops[rows].min() >= 0:
                 found.append(_Item(part.start, part.ref, part.before, hops, depth))
         return found
 

@@ -148,7 +148,7 @@ def recorded(path: Path, sessions: int, calls: int, most: int) -> Asked:
     return {
         f"recorded calls, number {turn + 1}": (
             [
-                {"ids": packed[names[turn]][:most].tolist(), "tokens": 24}
+                {"ids": packed[names[turn]][:most].tolist(), "tokens": 24, "exact": True}
                 for names in taken
                 if turn < len(names)
             ],

@@ -2,7 +2,8 @@
 
 Triton, for use inside CUDA graphs: must know no layer and no engine object, wait for nothing, and
 depend on values in no shape. One launch a decode step makes all that describes a batch of whole
-pages, one launch a layer puts queries together and writes the new rows.
+pages, one launch a layer puts queries together and writes the new rows. Profilers and sanitizers
+find these kernels by the project's name.
 """
 
 # ruff: noqa: N803  (constants of Triton kernels are written in capitals)
@@ -22,7 +23,7 @@ _PAGE = tl.constexpr(PAGE_SIZE)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _page_tiles(  # type: ignore[no-untyped-def]
+def _irminsul_page_tiles(  # type: ignore[no-untyped-def]
     slots, slots_stride, sequences, lengths, tiles, start, count, capacity, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0)
@@ -43,7 +44,7 @@ def _page_tiles(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _last_tokens(lengths, indptr, q_pos, rows, tokens, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _irminsul_last_tokens(lengths, indptr, q_pos, rows, tokens, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = row < rows
     keys = tl.load(lengths + row, mask=there, other=0).to(tl.int32)
@@ -52,7 +53,7 @@ def _last_tokens(lengths, indptr, q_pos, rows, tokens, BLOCK: tl.constexpr):  # 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _join(  # type: ignore[no-untyped-def]
+def _irminsul_join(  # type: ignore[no-untyped-def]
     q_latent,
     q_latent_token,
     q_latent_head,
@@ -130,7 +131,7 @@ def page_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
     rows, capacity = len(sequences), triton.cdiv(slots.shape[1], PAGE_SIZE)
     table = room(rows, capacity, slots.device)
     if rows:
-        _page_tiles[rows, triton.cdiv(capacity, _TILES)](
+        _irminsul_page_tiles[rows, triton.cdiv(capacity, _TILES)](
             slots,
             slots.stride(0),
             sequences,
@@ -151,7 +152,7 @@ def last_tokens(lengths: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     indptr = torch.empty(rows + 1, dtype=torch.int32, device=lengths.device)
     q_pos = torch.empty(rows, dtype=torch.int32, device=lengths.device)
     block = 128
-    _last_tokens[(triton.cdiv(rows + 1, block),)](
+    _irminsul_last_tokens[(triton.cdiv(rows + 1, block),)](
         lengths, indptr, q_pos, rows, tokens, BLOCK=block, num_warps=1
     )
     return indptr, q_pos
@@ -190,7 +191,7 @@ def join(
         k_latent, k_rope, rows, slots = write
         rest = (k_latent, k_latent.stride(0), k_rope, k_rope.stride(0), rows, rows.stride(0), slots)
     if tokens:
-        _join[tokens, heads + (write is not None)](
+        _irminsul_join[tokens, heads + (write is not None)](
             q_latent,
             q_latent.stride(0),
             q_latent.stride(1),

@@ -28,7 +28,7 @@ def _begins(own, token, there, PIECE: tl.constexpr):  # type: ignore[no-untyped-
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _count_begins(  # type: ignore[no-untyped-def]
+def _irminsul_count_begins(  # type: ignore[no-untyped-def]
     slots,
     slots_stride,
     sequences,
@@ -51,7 +51,7 @@ def _count_begins(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _slot_tiles(  # type: ignore[no-untyped-def]
+def _irminsul_slot_tiles(  # type: ignore[no-untyped-def]
     slots,
     slots_stride,
     sequences,
@@ -116,8 +116,8 @@ def slot_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor, piece: int = 1
     if rows:
         common = (slots, slots.stride(0), sequences, lengths, begins)
         sizes = {"PIECE": piece, "BLOCK": _PIECES, "num_warps": 4}
-        _count_begins[rows, chunks](*common, width, chunks, **sizes)
-        _slot_tiles[rows, chunks](
+        _irminsul_count_begins[rows, chunks](*common, width, chunks, **sizes)
+        _irminsul_slot_tiles[rows, chunks](
             *common,
             table.tiles,
             table.tiles.view(torch.int16),

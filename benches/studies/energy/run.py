@@ -80,7 +80,8 @@ def start(name: str, folder: Path, length: int, options: dict[str, Any]) -> Serv
         "mem_fraction_static": 0.88,
         # Room for the texts and what hits add: a copy of each text where it is moved.
         "max_total_tokens": 22 * length if latent else 4 * length + length // 2,
-        "max_running_requests": 8,
+        # The holes of a prompt are rows of one batch for irminsul, which this bounds.
+        "max_running_requests": 256 if latent else 8,
         "disable_cuda_graph": True,
         **options,
     }

@@ -80,6 +80,7 @@ class Cta:
     queries: int = -1
     p: list[dict[int, object]] = field(init=False)
     sums: dict[int, int] = field(default_factory=dict)
+    cleaned: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.p = [{} for _ in range(self.ps)]
@@ -89,8 +90,8 @@ class Cta:
         self.rope_ready = [Barrier(2) for _ in range(ROPES)]
         self.rope_empty = [Barrier(4) for _ in range(ROPES)]
         self.tile_full = [Barrier(4) for _ in range(ROPES)]
-        self.tile_clean = [Barrier(2) for _ in range(ROPES)]
-        self.p_full = [Barrier(4) for _ in range(self.ps)]
+        # With two buffers of P, both helper warps hand it over too: the tile's rows are clean.
+        self.p_full = [Barrier(4 if self.ps == 1 else 6) for _ in range(self.ps)]
         self.p_empty = [Barrier(8) for _ in range(self.ps)]
         self.left_begun = [Barrier(4) for _ in range(self.ps)]
         self.q_full, self.q_empty = Barrier(1), Barrier(12)
@@ -109,7 +110,8 @@ class Model:
     `late`: P is handed over when half of the next S has been issued, as where CTAs share keys.
     Mutants: with `helper_waits` the helper warps follow the pairs' own barriers, and are lapped;
     with `early_queries` the slots of Q are given back while the registers are still being loaded;
-    with `no_p_wait` P is written whoever still reads its buffer.
+    with `no_p_wait` P is written whoever still reads its buffer; with `no_clean_wait` it is handed
+    over before foreign rows are zero.
     """
 
     def __init__(
@@ -121,13 +123,16 @@ class Model:
         helper_waits: bool = False,
         early_queries: bool = False,
         no_p_wait: bool = False,
+        no_clean_wait: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.speed = self.random.choice([0.3, 1.0, 3.0])
         self.units, self.late = units, late
         self.helper_waits, self.early_queries = helper_waits, early_queries
-        self.no_p_wait = no_p_wait
+        self.no_p_wait, self.no_clean_wait = no_p_wait, no_clean_wait
         self.cta = Cta(ps=2 if late else 1)
+        if no_clean_wait:
+            self.cta.p_full = [Barrier(4) for _ in range(self.cta.ps)]
         self.query_pairs = 3 if late else 2
         self.now, self.events, self.order = 0.0, [], 0
 
@@ -191,8 +196,8 @@ class Model:
                 yield from self._load_rope(ropes, unit, tile)
 
     def helper_warp(self) -> Agent:
-        """Turn k_r and zero the rows that a tile does not own, signalled apart for a late P."""
-        cta, pairs, ropes = self.cta, Ring(PAIRS), Ring(ROPES)
+        """Turn k_r and zero the rows that a tile does not own; a late P waits for that."""
+        cta, pairs, ropes, ps = self.cta, Ring(PAIRS), Ring(ROPES), Ring(self.cta.ps)
         for _ in range(sum(self.units)):
             yield "wait", cta.rope_full[ropes.slot], ropes.phase
             unit, tile = cta.tiles[ropes.slot]
@@ -206,7 +211,9 @@ class Model:
             cta.rope_ready[ropes.slot].arrive()
             if self.late:
                 yield from self._clean(pairs, ropes, unit, tile)
-                cta.tile_clean[ropes.slot].arrive()
+            if self.late and not self.no_clean_wait:
+                yield "wait", cta.p_full[ps.slot], ps.phase ^ 1
+                self._hand_over(ps)
             ropes.advance()
 
     def _clean(self, pairs: Ring, ropes: Ring, unit: int, tile: int) -> Iterator[Step]:
@@ -220,6 +227,7 @@ class Model:
                 expect(self.cta.pairs[pairs.slot], ("K", unit, tile, pair), "helper")
             pairs.advance()
         yield "sleep", self.delay(0.2 if cut else 0.01), None
+        self.cta.cleaned[unit, tile] = self.cta.cleaned.get((unit, tile), 0) + 1
 
     # ---- scores and output
 
@@ -281,8 +289,6 @@ class Model:
             slot = (pairs.slot + pair - TILE_PAIRS) % PAIRS
             expect(cta.pairs[slot], ("K", unit, tile, pair), "scores")
         expect(cta.queries, unit, "scores")
-        if self.late:
-            yield "wait", cta.tile_clean[ropes.slot], ropes.phase
         expect(cta.tiles[ropes.slot], (unit, tile), "scores")
         cta.rope_empty[ropes.slot].arrive()
         ropes.advance()
@@ -303,6 +309,7 @@ class Model:
                 if self.late and half == 1:
                     yield "wait", cta.left_begun[ps.slot], ps.phase
                 expect(cta.p[ps.slot][warp], (unit, tile), "output")
+                expect(cta.cleaned.get((unit, tile)), 2, "output")
                 if self.late and half == 0:
                     cta.left_begun[ps.slot].arrive()
                 for pair in (2 * half, 2 * half + 1):

@@ -128,10 +128,6 @@ template <class C>
 __device__ __forceinline__ void wait_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
   cute::warpgroup_wait<0>();
   fence_registers(s);
-  if constexpr (C::LATE) {
-    barrier_wait(&sm.tile_clean[st.ropes.slot], st.ropes.phase);
-    __syncwarp();
-  }
   if (st.lane == 0) barrier_arrive(&sm.rope_empty[st.ropes.slot]);
   st.ropes.advance();
 }

@@ -200,12 +200,13 @@ __device__ __forceinline__ void clean_tile(Storage<C>& sm, Ring<C::PAIRS> pairs,
 }
 
 // Turns k_r and cleans cut tiles. Where P is handed over late, S takes k_r before the last pairs
-// are there, so that cleaning comes after it and is signalled on its own.
+// are there: cleaning comes after it, beside the softmax, and P V waits for it.
 template <class C>
 __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, int num_tiles,
                                                 int thread) {
   Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
+  Ring<C::PS> ps;
   for (int t = 0; t < num_tiles; ++t) {
     barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
     const TileInfo& tile = sm.tiles[ropes.slot];
@@ -227,7 +228,9 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
         fence_async_proxy();
         __syncwarp();
       }
-      if (thread % 32 == 0) barrier_arrive(&sm.tile_clean[ropes.slot]);
+      barrier_wait(&sm.p_full[ps.slot], ps.phase ^ 1);  // not twice in one phase
+      if (thread % 32 == 0) barrier_arrive(&sm.p_full[ps.slot]);
+      ps.advance();
     }
     pairs.advance(TILE_PAIRS);
     ropes.advance();

@@ -35,12 +35,18 @@ IrmStatus check_shape(const Params& p) {
   return IRM_OK;
 }
 
+inline IrmStatus check_stride(int64_t page_stride, int row_bytes) {
+  IRM_REQUIRE(page_stride >= PAGE_SIZE * row_bytes && page_stride % 16 == 0,
+              "page_stride is %lld bytes; it must be a multiple of 16 and at least %d",
+              static_cast<long long>(page_stride), PAGE_SIZE * row_bytes);
+  return IRM_OK;
+}
+
 inline IrmStatus check_cache(const IrmMlaAttentionParams& p, int row_bytes) {
   IRM_REQUIRE(p.num_pages >= 1 && p.num_pages < (int64_t{1} << 31),
               "num_pages is %lld; it must be in 1..2**31 - 1", static_cast<long long>(p.num_pages));
-  IRM_REQUIRE(p.page_stride >= PAGE_SIZE * row_bytes && p.page_stride % 16 == 0,
-              "page_stride is %lld bytes; it must be a multiple of 16 and at least %d",
-              static_cast<long long>(p.page_stride), PAGE_SIZE * row_bytes);
+  const IrmStatus status = check_stride(p.page_stride, row_bytes);
+  if (status != IRM_OK) return status;
   IRM_REQUIRE(p.num_positions >= 0, "num_positions is %d; it must not be negative",
               p.num_positions);
   if (p.workspace == nullptr || p.workspace_bytes < workspace_bytes()) {

@@ -92,7 +92,7 @@ struct Storage {
   uint64_t pair_full[C::PAIRS], pair_empty[C::PAIRS];
   uint64_t rope_full[C::ROPES], rope_ready[C::ROPES], rope_empty[C::ROPES];
   uint64_t tile_full[C::ROPES];   // the scores warpgroup has seen all pairs of the tile arrive
-  uint64_t tile_clean[C::ROPES];  // rows that the tile does not own are zero
+  // Of a tile's P; with LATE the transform warps hand it over too, when foreign rows are zero.
   uint64_t p_full[C::PS], p_empty[C::PS], left_begun[C::PS];
   uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
 };
@@ -109,10 +109,9 @@ __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
     ClusterBarrier::init(&sm.rope_ready[i], TRANSFORM_THREADS / 32);
     ClusterBarrier::init(&sm.rope_empty[i], 4);
     ClusterBarrier::init(&sm.tile_full[i], 4);
-    ClusterBarrier::init(&sm.tile_clean[i], TRANSFORM_THREADS / 32);
   }
   for (int i = 0; i < C::PS; ++i) {
-    ClusterBarrier::init(&sm.p_full[i], 4);
+    ClusterBarrier::init(&sm.p_full[i], C::LATE ? 4 + TRANSFORM_THREADS / 32 : 4);
     ClusterBarrier::init(&sm.p_empty[i], 8);
     ClusterBarrier::init(&sm.left_begun[i], 4);
   }

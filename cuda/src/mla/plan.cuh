@@ -3,7 +3,8 @@
 //
 // Every unit costs its tiles plus OVERHEAD_TILES. The costs of all units form one line, cut into
 // equal parts, one for each worker: units are split where a cut falls inside them, and a worker
-// has at most two partial results, at the start and at the end of its part.
+// has at most two partial results, at the start and at the end of its part. Units that follow one
+// another in a sequence stand in neighbouring workers' parts, who read its keys side by side.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -86,6 +87,16 @@ __device__ __forceinline__ int visible_tiles(const Tile* tiles, int count, int l
   return lo;
 }
 
+// Unit at place p of the line: worker w's part, were all alike, holds units w, w + workers, ..., and
+// one of the units left over where parts are unequal.
+__device__ __forceinline__ int unit_at(int p, int num_units, int workers) {
+  const int64_t n = num_units;
+  const int w = static_cast<int>(((p + int64_t{1}) * workers - 1) / n);
+  const int first = static_cast<int>(n * w / workers), rounds = num_units / workers;
+  const int round = p - first;
+  return round < rounds ? round * workers + w : rounds * workers + first - rounds * w;
+}
+
 __device__ Unit make_unit(const PlanArgs& a, const int32_t* row_units, int u) {
   const int r = upper_bound(row_units, a.num_rows + 1, u) - 1;
   const int2 range = query_range(a, r);
@@ -147,7 +158,7 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
     const int u = first + thread;
     int64_t cost = 0;
     if (u < num_units) {
-      units[u] = make_unit(a, row_units, u);
+      units[u] = make_unit(a, row_units, unit_at(u, num_units, a.num_workers));
       cost = units[u].num_tiles + OVERHEAD_TILES;
       atomicMax(&longest, static_cast<int>(cost));
     }

@@ -82,13 +82,10 @@ IrmStatus launch_widen(const IrmMlaWidenParams& p) noexcept {
               p.num_rows);
   IRM_REQUIRE(p.num_tiles >= 0 && p.num_tiles < (int64_t{1} << 31),
               "num_tiles is %lld; it must be in 0..2**31 - 1", static_cast<long long>(p.num_tiles));
-  IRM_REQUIRE(p.page_stride >= PAGE_SIZE * ROW_BYTES && p.page_stride % 16 == 0,
-              "page_stride is %lld bytes; it must be a multiple of 16 and at least %d",
-              static_cast<long long>(p.page_stride), PAGE_SIZE * ROW_BYTES);
-  if (p.num_rows == 0 || p.num_tiles == 0) return IRM_OK;
+  IrmStatus status = check_stride(p.page_stride, ROW_BYTES);
+  if (status != IRM_OK || p.num_rows == 0 || p.num_tiles == 0) return status;
   int sms = 0;
-  const IrmStatus status = count_sms(sms);
-  if (status != IRM_OK) return status;
+  if ((status = count_sms(sms)) != IRM_OK) return status;
   const WidenArgs args{static_cast<const uint8_t*>(p.cache),
                        reinterpret_cast<const Tile*>(p.tiles),
                        p.tile_start,

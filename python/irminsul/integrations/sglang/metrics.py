@@ -65,10 +65,15 @@ _GAUGES = {
     "registry_tokens": "Tokens the registry remembers.",
     "registry_capacity_tokens": "Most tokens the registry remembers.",
     "reuse_active": "1 while moved text is reused, 0 while the registry is out of step.",
+    "borrowing_requests": "Requests that read pages of others where they lie.",
+    "saved_slots": "KV slots that such requests do without.",
     "tier_host_bytes": "Bytes of host memory that chunks take.",
     "tier_store_up": "1 while the store across hosts answers.",
     "tier_link_bytes_per_second": "Speed of fetches from the store, as the cost model believes it.",
 }
+
+# Gauges that tell of what may never happen: 0 from the start.
+_NONE_YET = ("borrowing_requests", "saved_slots")
 
 _REGISTRY_INTERVAL = 1.0
 
@@ -222,4 +227,6 @@ class Metrics:
         for name, text in _GAUGES.items():
             # One file per process: without a mode each scheduler that ever lived would be listed.
             made[name] = client.Gauge(_PREFIX + name, text, names, multiprocess_mode="mostrecent")
+        for name in _NONE_YET:
+            made[name].labels(**self._labels).set(0)
         return made

@@ -77,6 +77,9 @@ class Settings:
     test_form
         For tests only: requests whose id has the part ``absorb`` or ``mha``, between hyphens, move
         every span they can, and their batches run in that form of attention.
+    test_move
+        For tests only: requests whose id starts so borrow nothing where others may. Empty means
+        none.
     test_dump_rows
         For tests only: folder that receives every plan, and the KV rows of every request before
         they enter the tree.
@@ -113,6 +116,7 @@ class Settings:
     test_no_tree_match: str = ""
     test_planner_raises: str = ""
     test_holes: str = ""
+    test_move: str = ""
     test_dump_rows: str = ""
     test_form: bool = False
 

@@ -63,7 +63,7 @@ def connect(cache: Any, context: Any, metrics: Metrics) -> None:
     from irminsul.integrations.sglang.share.lending import Sharing
 
     tables = context.tp_worker.model_runner.attn_backend.loans
-    cache.sharing = Sharing(cache, tables, metrics)
+    cache.sharing = Sharing(cache, tables, metrics, settings.load().test_move)
 
 
 def _reasons(context: Any, options: Settings) -> Iterator[str]:

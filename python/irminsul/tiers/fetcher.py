@@ -102,7 +102,7 @@ class Fetcher:
         looks = self._signposts is not None and bool(others)
         # First what is expected, then who may take it back.
         prefetch.expect(fetches, more=looks)
-        if looks and not self._aside.run(lambda: self._look(prefetch, text, others)):
+        if looks and not self._aside.run(lambda: self._look(prefetch, text, others), urgent=True):
             prefetch.expect([])
 
     def _look(self, prefetch: Prefetch, text: Text, others: Sequence[Wanted]) -> None:

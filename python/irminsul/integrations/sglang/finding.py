@@ -8,7 +8,6 @@ Spans are found when a request is admitted and followed once more when its slots
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from irminsul import Namespace, Reuse
 from irminsul.integrations.sglang.agreement import NOTHING, Agreement, digest_of
@@ -90,7 +89,7 @@ def follow(window: Window, mirror: TreeMirror, metrics: Metrics) -> None:
         if rows is None:
             metrics.add("evicted_spans", 1)
         else:
-            live.append(replace(span, rows=tuple(rows)))
+            live.append(span._replace(rows=tuple(rows)))
     window.spans = live
 
 

@@ -5,6 +5,7 @@ Must not import SGLang: a tree node is anything with ``parent``, ``key`` and ``v
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
 from array import array
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from irminsul.integrations.sglang.provenance import NodeRecord
 
 _RECORD = "irm_record"
+
+_memcmp = ctypes.PyDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 # Rows of one live tree node: the node, the first row inside it, how many.
 Rows = tuple[Any, int, int]
@@ -32,9 +36,15 @@ def hold(node: Any, offset: int, tokens: array[int], target: int, count: int) ->
     """Return whether `count` rows of a live node hold the ids of `tokens` from `target` on."""
     if node.value is None:
         return False
-    held, wanted = ids_of(node.key.token_ids), ids_of(tokens)
-    held, wanted = held[offset : offset + count], wanted[target : target + count]
-    return len(held) == len(wanted) and bool((held == wanted).all())
+    held: array[int] = node.key.token_ids
+    if min(offset, target) < 0 or offset + count > len(held) or target + count > len(tokens):
+        return False
+    if not held.typecode == tokens.typecode == "q":
+        return False
+    # Some thousand ids are compared at each hit; as bytes, without an array of answers, they take
+    # half the time.
+    one, two = held.buffer_info()[0], tokens.buffer_info()[0]
+    return bool(_memcmp(one + 8 * offset, two + 8 * target, 8 * count) == 0)
 
 
 def set_record(node: Any, record: NodeRecord | None) -> None:

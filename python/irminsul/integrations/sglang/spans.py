@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,8 +49,7 @@ class Limits:
         )
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Positions ``[start, end)`` of one request that live tree rows can serve."""
 
     start: int
@@ -66,7 +64,7 @@ class Span:
         """Number of tokens."""
         return self.end - self.start
 
-    @cached_property
+    @property
     def on_host(self) -> bool:
         """True when the rows lie in host memory, not in tree nodes; a span never mixes the two."""
         return bool(self.rows) and getattr(self.rows[0][0], "on_host", False)

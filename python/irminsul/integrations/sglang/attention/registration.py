@@ -89,7 +89,8 @@ def _create(runner: Any) -> Any:
     scaled = getattr(runner.model_config.hf_config, "llama_4_scaling", None)
     if NAME not in apart and not scaled:
         apart.append(NAME)
-    if runner.device != "cpu" and NAME in apart and os.environ.get("IRMINSUL_TEST_FUSED_ROPE"):
+    apart_here = runner.device != "cpu" and NAME in apart
+    if apart_here and os.environ.get("IRMINSUL_TEST_FUSED_ROPE") != "0":
         _leave_turning_to_backend()
     return backend
 
@@ -102,8 +103,8 @@ def _leave_turning_to_backend() -> None:
     from sglang.srt.models.deepseek_common.attention_forward_methods import forward_mla
 
     layers = forward_mla.DeepseekMLAForwardMixin
-    original = layers._fuse_rope_for_trtllm_mla
-    if hasattr(original, _MARK):
+    original = getattr(layers, "_fuse_rope_for_trtllm_mla", None)
+    if original is None or hasattr(original, _MARK):
         return
 
     def fuses(self: Any, forward_batch: Any) -> bool:

@@ -4,7 +4,9 @@
 
 Random prompts of one length, weights that are not loaded (only their shapes matter). Each prompt is
 served cold, again as a prefix hit, and once more after noise has filled the pool: then its rows
-come from host memory, at the positions they were computed at.
+come from host memory, at the positions they were computed at. With `--store`, the engine also has a
+Mooncake Store on loopback: everything else is emptied, and each prompt is served once more behind a
+head of its own, from what the store has of it.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ import argparse
 import json
 import os
 import statistics
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from report import save
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 
 def serve(engine: Any, prompts: list[Any]) -> list[dict[str, Any]]:
@@ -76,6 +82,45 @@ def measure(engine: Any, length: int, prompts: int, pool: int) -> list[dict[str,
     ]
 
 
+def from_store(engine: Any, length: int, prompts: int, store: Any) -> list[dict[str, Any]]:
+    random = np.random.default_rng(length + 1)
+    made = [random.integers(1000, 100_000, length) for _ in range(prompts)]
+    heads = [random.integers(1000, 100_000, 40 + number) for number in range(2 * prompts)]
+    cold = serve(engine, made)
+    store.settled()
+    rounds = []
+    # Twice: the first time nothing is known of the link.
+    for part in (heads[:prompts], heads[prompts:]):
+        engine.flush_cache()
+        moved = [np.concatenate([head, ids]) for head, ids in zip(part, made, strict=True)]
+        rounds.append(serve(engine, moved))
+        store.settled()
+    facts = {
+        "cold": flat("cold", cold),
+        "first": flat("store, first", rounds[0]),
+        "store": flat("store", rounds[1]),
+        "prompt_tokens": sum(len(ids) for ids in made),
+    }
+    seconds, share = facts["store"]["milliseconds"], facts["store"]["cached"]
+    case = f"{prompts} prompts of {length} tokens behind new heads, from a store on loopback"
+    found = row(
+        f"time of an answer, {case}",
+        round(seconds / facts["cold"]["milliseconds"], 4),
+        "of cold",
+        "reported",
+        facts,
+    )
+    given = found | {
+        "case": f"GPU engine, {case}",
+        "metric": "share of the prompt that the store gives",
+        "value": round(share / facts["prompt_tokens"], 4),
+        "unit": "",
+        "rival": "the whole prompt, tokens",
+        "rival_value": facts["prompt_tokens"],
+    }
+    return [given, found]
+
+
 def row(case: str, value: float, unit: str, bar: str, facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "bar_id": "tiers-2",
@@ -99,8 +144,24 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=80_000)
     parser.add_argument("--host-bytes", type=int, default=12 << 30)
     parser.add_argument("--options", default="{}", help="more arguments of sglang.Engine, JSON")
+    parser.add_argument("--store", action="store_true", help="with a Mooncake Store on loopback")
     arguments = parser.parse_args()
     os.environ["IRMINSUL_HOST_BYTES"] = str(arguments.host_bytes)
+    with tempfile.TemporaryDirectory() as folder:
+        store = None
+        if arguments.store:
+            from tiers.mooncake_store import Store
+
+            store = Store(Path(folder), 24 << 30)
+            os.environ["IRMINSUL_POOL_MASTER"] = store.address
+        try:
+            run(arguments, store)
+        finally:
+            if store is not None:
+                store.close()
+
+
+def run(arguments: argparse.Namespace, store: Any) -> None:
     import sglang
 
     began = time.perf_counter()
@@ -116,9 +177,13 @@ def main() -> None:
     )
     print(f"engine up after {time.perf_counter() - began:.1f} s", flush=True)
     rows: list[dict[str, Any]] = []
+    machine = "one GPU, SGLang, weights not loaded"
     for length in arguments.lengths:
         rows += measure(engine, length, arguments.prompts, arguments.pool)
-        save(arguments.out, "one GPU, SGLang, weights not loaded", "gpu_engine.py", rows)
+        save(arguments.out, machine, "gpu_engine.py", rows)
+        if store is not None:
+            rows += from_store(engine, length, arguments.prompts, store)
+            save(arguments.out, machine, "gpu_engine.py --store", rows)
     engine.shutdown()
 
 

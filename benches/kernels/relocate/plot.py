@@ -11,8 +11,9 @@ from pathlib import Path
 import matplotlib as mpl
 
 mpl.use("Agg")
-mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "relocate"})
 import matplotlib.pyplot as plt
+
+mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "relocate"})
 
 PLAIN = re.compile(r"^(\d+) tokens x 27 layers, bf16, pairs, spans of 128$")
 

@@ -8,8 +8,10 @@
 // name is written by somebody. Words that no row of this call signed are never read, so they need
 // no clearing, and the cost follows the rows, not the size of the pool.
 // Signing and reading back are kernels of their own, a row a thread, each launched while the one
-// before it runs. Tried and lost: both in one cluster of 8 or 16 blocks, whose few processors take 2
-// to 10 us longer; a hash set of the targets in the cluster's shared memory, 3 to 30 us longer still.
+// before it runs, and the copy's first reads are under way before a word is read back: 0.01 of the
+// device's copy at 4,096 rows.
+// Tried and lost: both in one cluster of 8 or 16 blocks, whose few processors take 2 to 10 us
+// longer; a hash set of the targets in the cluster's shared memory, 3 to 30 us longer still.
 // Tried on paper and dropped: a bitmap of the pool (clearing it is a launch of its own, and grows
 // with the pool), sorting (several launches).
 #pragma once
@@ -58,6 +60,10 @@ __global__ void __launch_bounds__(CHECK_THREADS) sign_kernel(const __grid_consta
 }
 
 __global__ void __launch_bounds__(CHECK_THREADS) read_back_kernel(const __grid_constant__ Job job) {
+  // The copy kernel reads slots, tables and source rows from here on. They are as all work before
+  // the call left them: every block of sign_kernel waits for that before this kernel may start. It
+  // stores nothing before this kernel has ended, which waits for sign_kernel's words.
+  let_next_kernel_start();
   const uint32_t row = blockIdx.x * CHECK_THREADS + threadIdx.x;
   const bool there = row < job.num_rows;
   const int64_t source = there ? job.source_slots[row] : 0;
@@ -71,9 +77,6 @@ __global__ void __launch_bounds__(CHECK_THREADS) read_back_kernel(const __grid_c
     at_source = load_shared_word(&job.owners[source]);
     at_target = load_shared_word(&job.owners[target]);
   }
-  // The copy kernel reads slots, tables and source rows meanwhile, and stores nothing before this
-  // kernel has ended. It keeps memory busy, so the words above are asked for first.
-  let_next_kernel_start();
   if (!there) {
     return;
   }

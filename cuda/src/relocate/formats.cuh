@@ -38,8 +38,6 @@ struct E4m3 {
 template <class Format>
 constexpr int ROW_BYTES = ROW_NUMBERS * static_cast<int>(sizeof(typename Format::Storage));
 template <class Format>
-constexpr int ROW_CHUNKS = ROW_BYTES<Format> / 16;
-template <class Format>
 constexpr int LATENT_CHUNKS = LATENT_NUMBERS / Format::PER_CHUNK;
 template <class Format>
 constexpr int ROPE_CHUNKS = ROPE_NUMBERS / Format::PER_CHUNK;

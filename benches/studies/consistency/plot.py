@@ -1,4 +1,4 @@
-"""results/{consistency,reading}.json -> results/two-hop.svg: points lost against tokens computed.
+"""results/reading.json -> results/two-hop.svg: points lost over two links against tokens computed.
 
 Must not know how the numbers came about. Usage: python benches/studies/consistency/plot.py
 """
@@ -15,33 +15,28 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results"
-FILES = {"consistency.json": "follows when asked", "reading.json": "follows when it reads"}
 SCENARIOS = ("shifted", "reordered", "deleted", "chain")
-COLOURS = {"naive": "#c2541b", "irminsul": "#2a78b5", "head": "#3a9455", "select": "#7d4fa3"}
+COLOURS = {
+    "naive": "#c2541b",
+    "irminsul": "#2a78b5",
+    "head": "#3a9455",
+    "tail": "#8a8a3a",
+    "select": "#7d4fa3",
+    "layer": "#b05a8c",
+    "relink": "#111111",
+}
 
 
 def main() -> None:
     mpl.rcParams.update({"svg.hashsalt": "consistency", "svg.fonttype": "none", "font.size": 8})
-    panels = []
-    for name, label in FILES.items():
-        rows = json.loads((RESULTS / name).read_text())["rows"]
-        cells = {row["case"]: row for row in rows if row["metric"] == "accuracy"}
-        present = [s for s in SCENARIOS if f"{s}, hop2, irminsul" in cells]
-        panels += [(f"{label}: {s}", _arms(cells, f"{s}, hop2, ")) for s in present]
-    columns = 4
-    lines = -(-len(panels) // columns)
+    rows = json.loads((RESULTS / "reading.json").read_text())["rows"]
+    cells = {row["case"]: row for row in rows if row["metric"] == "accuracy"}
+    present = [s for s in SCENARIOS if f"{s}, hop2, irminsul" in cells]
+    panels = [(scenario, _arms(cells, f"{scenario}, hop2, ")) for scenario in present]
     figure, grid = plt.subplots(
-        lines,
-        columns,
-        figsize=(7.2, 2.0 * lines),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
+        1, len(panels), figsize=(7.2, 2.4), sharey=True, squeeze=False, layout="constrained"
     )
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, (title, arms) in zip(grid.flat, panels, strict=False):
+    for axes, (title, arms) in zip(grid.flat, panels, strict=True):
         _panel(axes, arms)
         axes.set_title(title, fontsize=7)
     figure.supxlabel("% of the context computed")
@@ -59,6 +54,8 @@ def _panel(axes: plt.Axes, arms: dict[str, dict[str, Any]]) -> None:
     axes.axhline(2, color="black", linewidth=0.6, linestyle=":")
     for name, colour in COLOURS.items():
         cells = [cell for arm, cell in arms.items() if arm.startswith(name)]
+        if not cells:
+            continue
         lost = [cell["points_lost"] for cell in cells]
         axes.errorbar(
             [cell["computed"] for cell in cells],

@@ -63,9 +63,11 @@ def _write(tally: Tally, options: argparse.Namespace, device: torch.device) -> N
 
 
 def as_text(machine: str, command: str, rows: list[dict[str, object]]) -> str:
-    """JSON with one row a line: there are hundreds of them."""
+    """JSON with one short row a line, for there are hundreds: what is null is left out."""
     head = json.dumps({"machine": machine, "command": command}, indent=1)[:-2]
-    return head + ',\n "rows": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]\n}\n"
+    kept = [{key: value for key, value in row.items() if value is not None} for row in rows]
+    lines = [json.dumps(row, separators=(",", ":")) for row in kept]
+    return head + ',\n "rows": [\n' + ",\n".join(lines) + "\n ]\n}\n"
 
 
 def _options() -> argparse.Namespace:

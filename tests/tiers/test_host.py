@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.errors import InvalidParams
-from irminsul.tiers import ChunkRef, Collected, HostTier
+from irminsul.tiers import ChunkRef, Collected, HostTier, Lease
 from irminsul.tiers.arena import ALIGNMENT, Arena
-from irminsul.tiers.host import ENTRY_OVERHEAD, Lease
+from irminsul.tiers.host import ENTRY_OVERHEAD
 from tiers.mooncake_store import chunk, space
 
 MIB = 1 << 20
@@ -232,3 +233,27 @@ def test_arena_pieces_never_overlap_and_all_comes_back(steps: list[tuple[bool, i
     assert arena.take(4096) == 0
     with pytest.raises(InvalidParams):
         arena.give(64)
+
+
+def test_a_lease_that_is_collected_in_the_middle_of_a_change_changes_nothing_then() -> None:
+    tier = HostTier(MIB)
+    first, second = (chunk(space("lease"), seed) for seed in (1, 2))
+    tier.put([first])
+    lease = tier.lease(first.ref)
+    assert lease is not None
+    tier.discard(first.ref)
+    taken, seen = tier._arena.take, list[int]()
+
+    def take(size: int) -> int | None:
+        nonlocal lease
+        used = tier._arena.used
+        lease = None  # the last reference: collected here, as a cycle might be
+        gc.collect()
+        seen.append(tier._arena.used - used)
+        return taken(size)
+
+    tier._arena.take = take  # type: ignore[method-assign]
+    tier.put([second])
+    assert seen == [0]
+    tier.discard(second.ref)
+    assert tier.used_bytes == 0

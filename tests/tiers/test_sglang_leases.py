@@ -56,6 +56,7 @@ def _plan(tier: HostTier) -> BatchPlan:
 
 
 def _leases(tier: HostTier) -> int:
+    assert tier.used_bytes  # whoever asks takes back what was put aside
     return sum(entry.leases for entry in tier._entries.values())
 
 

@@ -5,9 +5,10 @@ Must not import torch, mooncake or an engine when it is imported.
 
 from irminsul.tiers.base import Collected, Counts, Receive, Tier
 from irminsul.tiers.cost import Candidate, CostModel, Speeds
-from irminsul.tiers.host import HostTier, Lease
+from irminsul.tiers.host import HostTier
 from irminsul.tiers.index import HostSpan
 from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout
+from irminsul.tiers.lease import Lease
 from irminsul.tiers.mooncake import MooncakeSettings, MooncakeTier
 from irminsul.tiers.pool import ChunkPool
 from irminsul.tiers.prefetch import Prefetch, Wanted

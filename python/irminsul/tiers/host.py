@@ -10,8 +10,10 @@ that nobody asks for again leaves first, and agent traffic is full of such text.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -19,11 +21,12 @@ from irminsul.errors import InvalidParams
 from irminsul.tiers.arena import Arena
 from irminsul.tiers.base import Counts, Receive
 from irminsul.tiers.keys import ChunkRef, RowLayout
+from irminsul.tiers.lease import Lease
 from irminsul.tiers.memory import block_of
 from irminsul.tiers.ticket import Ticket
 from irminsul.tiers.value import ChunkRows, rows_shape
 
-__all__ = ["HostTier", "Lease"]
+__all__ = ["HostTier"]
 
 # Key, ids, numbers and Python objects of one entry; rows are counted to the byte.
 ENTRY_OVERHEAD = 1024
@@ -38,31 +41,6 @@ class _Entry:
     visited: bool = False
     leases: int = 0
     live: bool = True
-
-
-@dataclass(eq=False)
-class Lease:
-    """One chunk that stays where it is until `release`.
-
-    Parameters
-    ----------
-    chunk : ChunkRows
-        Its rows lie inside the tier's block.
-    """
-
-    chunk: ChunkRows
-    _give_back: Callable[[], None] = field(repr=False)
-    _held: bool = field(default=True, repr=False)
-
-    def __del__(self) -> None:
-        # A plan that was given up somewhere must not hold memory for ever.
-        self.release()
-
-    def release(self) -> None:
-        """Let the tier move on; calling it again does nothing."""
-        if self._held:
-            self._held = False
-            self._give_back()
 
 
 class HostTier:
@@ -104,12 +82,15 @@ class HostTier:
         self._hand: _Entry | None = None
         self._extra = 0
         self._lock = threading.RLock()
+        # Entries whose leases nobody has released; appended to without the lock.
+        self._given_up: deque[_Entry] = deque()
         self._on_evict = on_evict or (lambda ref: None)
 
     @property
     def used_bytes(self) -> int:
         """Bytes that entries take: rows, ids and `ENTRY_OVERHEAD` each. Never above capacity."""
         with self._lock:
+            self._collect()
             return self._arena.used + self._extra
 
     def __len__(self) -> int:
@@ -150,7 +131,9 @@ class HostTier:
             self.counts.add("hits")
             entry.visited = True
             entry.leases += 1
-            return Lease(entry.chunk, lambda: self._release(entry))
+            # Set aside means: to be released by whoever holds the lock next.
+            aside = partial(self._given_up.append, entry)
+            return Lease(entry.chunk, partial(self._release, entry), aside)
 
     def peek(self, ref: ChunkRef) -> ChunkRows | None:
         """Return the chunk for a look at its numbers: its rows may be other rows any time."""
@@ -181,6 +164,7 @@ class HostTier:
         with self._lock:
             if self._known(chunk.ref):
                 return True
+            self._collect()
             offset = self._make_room(chunk)
         if offset is None:
             self.counts.add("refused")
@@ -263,6 +247,11 @@ class HostTier:
         if not entry.leases:
             self._free(entry)
         self._on_evict(entry.chunk.ref)
+
+    def _collect(self) -> None:
+        """Give back what was put aside."""
+        while self._given_up:
+            self._release(self._given_up.popleft())
 
     def _release(self, entry: _Entry) -> None:
         with self._lock:

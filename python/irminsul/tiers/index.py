@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from irminsul import ChunkParams, Namespace, Policy, Registry, Reuse
 from irminsul.errors import IrminsulError, UnknownNode
-from irminsul.tiers.host import HostTier, Lease
+from irminsul.tiers.host import HostTier
 from irminsul.tiers.keys import ChunkRef
+from irminsul.tiers.lease import Lease
 from irminsul.tiers.value import ChunkRows
 
 __all__ = ["ChunkIndex", "HostSpan"]

@@ -179,6 +179,21 @@ def test_tallies_add_up(tmp_path):
     assert "no arm" in two_hop["case"]
 
 
+def test_the_cheapest_setting_is_one_that_a_server_can_have():
+    """An arm that knows the true rows does not count, however cheap; relink's KL is compared."""
+    costs = {FULL: 1.0, "naive": 0.02, "relink 5 %": 0.07, "layer 2, 2 %": 0.04, "head 64": 0.4}
+    found = tally.Tally()
+    for arm, cost in costs.items():
+        sample = Sample("hop2", arm, arm != "naive", True, 0.5 * (arm == "naive"), None, cost)
+        found.add("reordered", 0, 1, [sample])
+    rows = list(found.rows())
+    (two_hop,) = [row for row in rows if row["bar_id"] == "quality.2"]
+    assert two_hop["case"].endswith("cheapest within 2 points: relink 5 %")
+    assert two_hop["value"] == 7.0
+    (below,) = [row for row in rows if row["metric"] == "kl_below_naive"]
+    assert (below["case"], below["value"]) == ("reordered, hop2, relink 5 %", 100.0)
+
+
 @pytest.mark.parametrize(("hits", "samples"), [(0, 10), (10, 10), (5, 10), (95, 100)])
 def test_intervals_hold_the_share(hits, samples):
     low, high = tally.interval(hits, samples)

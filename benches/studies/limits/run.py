@@ -59,16 +59,14 @@ def measure(
 
 
 def _save(out: Path, rows: Sequence[Row]) -> None:
+    """One row a line: there are dozens."""
     import sglang
 
-    result = {
-        "machine": machine(),
-        "command": shlex.join(["python", *sys.argv]),
-        "sglang": sglang.__version__,
-        "rows": rows,
-    }
+    command = shlex.join(["python", *sys.argv])
+    head = {"machine": machine(), "command": command, "sglang": sglang.__version__}
+    lines = ",\n  ".join(map(json.dumps, rows))
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    out.write_text(json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n')
 
 
 def _length(server: Server, length: int, samples: int, clock: Clock) -> list[Row]:

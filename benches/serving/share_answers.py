@@ -1,0 +1,237 @@
+"""Random weights that attention reaches -> whether requests that borrow answer as over moved rows.
+
+Three engines: one moves rows, one lends them, and one lends them from a pool that is too small for
+its requests, some of which are aborted or retracted. Answers may part where two tokens are nearly
+as likely; how far logprobs differ says what is rounding, and what a page of other text changes
+says whether they would show a mistake.
+
+    python benches/serving/share_answers.py --out benches/serving/results/share_answers.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agreement import by_rounding, summary
+from backend_engine import Engine
+from backend_rows import USUAL_NOISE, row
+from common import Ids, Prompts, Row, save, show, vocabulary
+
+TEXT, QUESTION, ANSWER = 1500, 48, 24
+BAR_ID = "backend.2-answers"
+_CHECKS = {
+    # SGLang's own sums and ownership checks, after every step.
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+}
+_PRESSED = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "20"}
+
+
+class Drawn:
+    """Texts, and prompts over them at offsets of their own."""
+
+    def __init__(self, model: str, texts: int) -> None:
+        self._made = Prompts(TEXT, vocabulary(model), seed=3)
+        self.texts = [self.fresh(TEXT) for _ in range(texts)]
+
+    def fresh(self, count: int) -> list[int]:
+        ids: Ids = self._made.fresh(count)
+        return [int(token) for token in ids]
+
+    def over(self, text: list[int], header: int) -> list[int]:
+        return self.fresh(header) + text + self.fresh(QUESTION)
+
+
+def asked(prompts: Sequence[list[int]], rid: str, **more: Any) -> list[dict[str, Any]]:
+    """Return requests; the form of attention in their ids has every span moved that can be."""
+    return [
+        {"ids": ids, "rid": f"{rid}-absorb-{number}", "tokens": ANSWER} | more
+        for number, ids in enumerate(prompts)
+    ]
+
+
+def compared(ours: list[Any], theirs: list[Any], usual: float, case: str) -> Row:
+    """Return how answers over borrowed rows differ from `theirs`."""
+    counts = summary(ours, theirs)
+    return row(
+        BAR_ID,
+        case,
+        "answers that differ from those over moved rows by rounding at most",
+        counts["answers"] if by_rounding(counts, usual) else counts["equal"],
+        f"of {counts['answers']}",
+        bar=f"{counts['answers']}",
+        samples=counts["answers"],
+        counts=counts,
+        usual_noise=usual,
+    )
+
+
+def sessions(engines: dict[str, Engine], drawn: Drawn, count: int) -> list[Row]:
+    """Sessions over one text, alone, at once, and with a page of the text changed."""
+    text, copy, share = drawn.texts[0], engines["copy"], engines["share"]
+    lender = asked([drawn.over(text, 101)], "lender")
+    prompts = [drawn.over(text, 64 + 37 * n) for n in range(count)]
+
+    def taken(engine: Engine, requests: list[Any], together: bool, first: Any = lender) -> Any:
+        engine("flush")
+        engine("answers", first, False)
+        return engine("answers", requests, together)
+
+    alone = taken(copy, asked(prompts, "s"), False)
+    moved = taken(copy, asked(prompts, "s"), True)
+    usual = max(USUAL_NOISE, summary(moved, alone)["noise"])
+    rows = []
+    for together, theirs in ((False, alone), (True, moved)):
+        ours = taken(share, asked(prompts, "s"), together)
+        case = f"{count} sessions over {TEXT} tokens{', at once' if together else ''}"
+        rows.append(compared(ours, theirs, usual, case))
+    # Both engines have seen the sessions: the next turn borrows what they computed, too.
+    turns = [p + list(a["tokens"]) + drawn.fresh(30) for p, a in zip(prompts, moved, strict=True)]
+    ours, theirs = (engine("answers", asked(turns, "t"), False) for engine in (share, copy))
+    rows.append(compared(ours, theirs, usual, "their next turns"))
+    other = text[: TEXT // 2] + drawn.fresh(64) + text[TEXT // 2 + 64 :]
+    swapped = [p[: -QUESTION - TEXT] + other + p[-QUESTION:] for p in prompts]
+    changed = taken(copy, asked(swapped, "c"), False, asked([drawn.over(other, 101)], "lender"))
+    return [*rows, sensitive(summary(changed, alone), usual)]
+
+
+def sensitive(counts: dict[str, Any], usual: float) -> Row:
+    return row(
+        "backend.answers-sensitive",
+        "64 of the text's tokens changed",
+        "largest difference of a logprob before answers part",
+        counts["noise"],
+        "nats",
+        rival="the same requests at once instead of alone",
+        rival_value=usual,
+        bar="> 4 times the rival",
+        samples=counts["answers"],
+        counts=counts,
+    )
+
+
+def pressed(engines: dict[str, Engine], drawn: Drawn, count: int) -> list[Row]:
+    """Borrowers on a pool too small for them, and requests in between that reuse nothing."""
+    requests, apart = list[dict[str, Any]](), list[int]()
+    for number in range(count):
+        if number % 3 == 2:
+            apart.append(len(requests))
+            requests += asked([drawn.fresh(300 + 17 * number)], f"apart-{number}", exact=True)
+            continue
+        text = drawn.texts[number % len(drawn.texts)]
+        more = {"abort": 0.05 * (number % 11)} if number % 8 == 0 else {}
+        requests += asked([drawn.over(text, 40 + 29 * number % 500)], f"p-{number}", **more)
+    storm = engines["pressed"]
+    storm("answers", asked([drawn.over(text, 90) for text in drawn.texts], "lender"), False)
+    ours = storm("answers", requests, True)
+    storm("flush")
+    calm = engines["copy"]("answers", [requests[n] for n in apart], False)
+    counts = summary([ours[n] for n in apart], calm)
+    cached = sum(1 for answer in ours if answer["cached"] > TEXT // 2)
+    going = [n for n, request in enumerate(requests) if "abort" not in request]
+    whole = sum(len(ours[n]["tokens"]) == ANSWER for n in going)
+    return [
+        row(
+            BAR_ID,
+            f"{count} requests on a small pool, aborts and retraction",
+            "answers of requests between borrowers that differ by rounding at most",
+            counts["answers"] if by_rounding(counts, USUAL_NOISE) else counts["equal"],
+            f"of {counts['answers']}",
+            rival="alone, moved rows",
+            bar=f"{counts['answers']}",
+            samples=counts["answers"],
+            counts=counts,
+            borrowed=cached,
+            whole_answers=whole,
+            not_aborted=len(going),
+        )
+    ]
+
+
+def options(arguments: argparse.Namespace, pool: int) -> dict[str, Any]:
+    made: dict[str, Any] = {"model_path": arguments.model, "log_level": "warning"}
+    if arguments.device == "cpu":
+        from irminsul.demo import cpu_host
+
+        made = cpu_host.engine_arguments(arguments.model, dtype="float32")
+        for name in ("load_format", "skip_tokenizer_init", "grammar_backend", "random_seed"):
+            made.pop(name, None)
+    else:
+        made |= {"mem_fraction_static": 0.9, "cuda_graph_max_bs_decode": 32}
+    ours = {"attention_backend": "irminsul", "radix_cache_backend": "irminsul", "page_size": 64}
+    return {**made, **ours, "max_total_tokens": pool, **json.loads(arguments.engine)}
+
+
+def start(arguments: argparse.Namespace) -> dict[str, Engine]:
+    """Start the three engines at the same time."""
+    cpu: dict[str, str] = {}
+    if arguments.device == "cpu":
+        from irminsul.demo import cpu_host
+
+        cpu = cpu_host.environment(page_size=64)
+    small = {"schedule_conservativeness": 0.05}
+    made = {
+        "copy": ({}, {"IRMINSUL_REUSE": "copy"}, arguments.pool),
+        "share": ({}, {"IRMINSUL_REUSE": "share", **_CHECKS}, arguments.pool),
+        "pressed": (
+            small,
+            {"IRMINSUL_REUSE": "share", **_CHECKS, **_PRESSED},
+            arguments.small,
+        ),
+    }
+    engines = {}
+    for place, (name, (more, environment, pool)) in enumerate(made.items()):
+        given = {**options(arguments, pool), **more, "port": 33_000 + 300 * place}
+        log = arguments.logs / f"share-{name}.log"
+        environment |= {"IRMINSUL_TEST_FORM": "1"} | cpu
+        engines[name] = Engine(name, given, ANSWER, log, **environment)
+    for name, engine in engines.items():
+        print(f"# {name} is up after {engine.wait()} s", flush=True)
+    return engines
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", help="folder of a checkpoint; a small random one without")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--out", type=Path, help="results file to write")
+    parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--sessions", type=int, default=12)
+    parser.add_argument("--requests", type=int, default=60, help="on the small pool")
+    parser.add_argument("--pool", type=int, default=64 * 1023)
+    parser.add_argument("--small", type=int, default=64 * 191)
+    parser.add_argument("--engine", default="{}", help="JSON of engine arguments")
+    arguments = parser.parse_args()
+    if not arguments.model:
+        from irminsul.demo.model import TinyModel
+
+        folder = tempfile.mkdtemp(prefix="irminsul-bench-")
+        sizes = {"layers": 4, "heads": 16, "nope_head_dim": 128, "value_head_dim": 128}
+        arguments.model = str(TinyModel(vocab_size=4096, **sizes).write(folder))
+    return arguments
+
+
+def main() -> int:
+    arguments = parse()
+    engines, rows = start(arguments), list[Row]()
+    drawn = Drawn(arguments.model, 4)
+    try:
+        for step, count in ((sessions, arguments.sessions), (pressed, arguments.requests)):
+            rows += step(engines, drawn, count)
+            if arguments.out:
+                save(arguments.out, rows)
+    finally:
+        for engine in engines.values():
+            engine.stop()
+        show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -64,12 +64,15 @@ fn search_chunks(
     cover: &mut Cover,
 ) {
     let tokens = prompt.tokens;
+    let mut questions = Questions::new();
+    let mut bounds = Vec::new();
     let mut scanned = prompt.prefix_len;
     while scanned < tokens.len() {
         // A marker further back than a window is as good as none.
         let last_marker = scanned.saturating_sub(WINDOW);
         let mut cuts = Cuts::new(params, tokens, scanned, scanned, last_marker);
-        let mut bounds = vec![scanned];
+        bounds.clear();
+        bounds.push(scanned);
         // One block first: a span that it finds may cover the next.
         let mut ahead = false;
         loop {
@@ -79,39 +82,71 @@ fn search_chunks(
             if scanned == tokens.len() && last != scanned {
                 bounds.push(scanned);
             }
-            offer_chunks(search, tokens, &bounds, cover);
+            questions.ask(search, tokens, &bounds, cover);
             if scanned == tokens.len() || cover.covered() > scanned {
                 break;
             }
-            bounds = vec![last];
+            bounds.clear();
+            bounds.push(last);
         }
         scanned = scanned.max(cover.covered());
     }
 }
 
-/// Looks up the chunks between consecutive bounds that no span covers.
-fn offer_chunks(search: &mut Search<'_, '_>, tokens: &[u32], bounds: &[usize], cover: &mut Cover) {
-    let (mut fingerprints, mut keys) = (Vec::new(), Vec::new());
-    let mut next = 0;
-    let mut size = GROUPS.start;
-    while next + 1 < bounds.len() {
-        let covered = cover.covered();
-        next += bounds[next + 1..].partition_point(|&end| end <= covered);
-        let group = &bounds[next..bounds.len().min(next + size + 1)];
-        size = GROUPS.end.min(2 * size);
-        fingerprints.clear();
-        hash_chunks(tokens, group, &mut fingerprints);
-        keys.clear();
-        keys.extend(fingerprints.iter().map(|&print| search.fetch_chunk(print)));
-        for (bounds, &key) in group.windows(2).zip(&keys) {
-            let (start, end) = (bounds[0], bounds[1]);
-            if end > cover.covered() {
-                let donors = search.chunk_donors(key);
-                let donors = donors.as_ref().map_or(&[][..], Donors::as_slice);
-                cover.offer(search, start, end, donors);
-            }
+/// Chunks that are looked up together, with room that is used again.
+struct Questions {
+    fingerprints: Vec<u64>,
+    keys: Vec<u64>,
+    /// How many: few where a span was found just now, which may cover the rest.
+    size: usize,
+}
+
+impl Questions {
+    fn new() -> Self {
+        Self {
+            fingerprints: Vec::with_capacity(GROUPS.end),
+            keys: Vec::with_capacity(GROUPS.end),
+            size: GROUPS.start,
         }
-        next += fingerprints.len();
+    }
+
+    /// Looks up the chunks between consecutive bounds that no span covers.
+    fn ask(
+        &mut self,
+        search: &mut Search<'_, '_>,
+        tokens: &[u32],
+        bounds: &[usize],
+        cover: &mut Cover,
+    ) {
+        let mut next = 0;
+        while next + 1 < bounds.len() {
+            let covered = cover.covered();
+            next += bounds[next + 1..].partition_point(|&end| end <= covered);
+            let group = &bounds[next..bounds.len().min(next + self.size + 1)];
+            self.fingerprints.clear();
+            hash_chunks(tokens, group, &mut self.fingerprints);
+            self.keys.clear();
+            let keys = self
+                .fingerprints
+                .iter()
+                .map(|&print| search.fetch_chunk(print));
+            self.keys.extend(keys);
+            for (bounds, &key) in group.windows(2).zip(&self.keys) {
+                let (start, end) = (bounds[0], bounds[1]);
+                if end > cover.covered() {
+                    let donors = search.chunk_donors(key);
+                    let donors = donors.as_ref().map_or(&[][..], Donors::as_slice);
+                    cover.offer(search, start, end, donors);
+                }
+            }
+            next += self.fingerprints.len();
+            let found = cover.covered() > covered;
+            self.size = if found {
+                GROUPS.start
+            } else {
+                GROUPS.end.min(2 * self.size)
+            };
+        }
     }
 }
 

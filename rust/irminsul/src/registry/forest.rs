@@ -117,6 +117,13 @@ impl Forest {
         self.nodes.get_mut(&key)
     }
 
+    /// The position behind the last row of a live node.
+    pub(crate) fn end_position(&self, host: u64) -> Option<u64> {
+        let node = self.node(self.key(host)?)?;
+        let run = self.run(node.run)?;
+        Some(run.header.base_position + u64::from(node.end))
+    }
+
     pub(crate) fn keys(&self) -> Vec<NodeKey> {
         self.nodes.keys().copied().collect()
     }

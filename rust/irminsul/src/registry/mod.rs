@@ -114,7 +114,7 @@ impl Registry {
             capacity_ok,
             "capacity_tokens",
             capacity_tokens as i128,
-            "1 to 2^40",
+            "1 to 2**40",
         )?;
         check(
             fingerprint_bits <= 64,
@@ -193,6 +193,18 @@ impl Registry {
     /// Removes a node if it is live; says whether it was.
     pub fn discard(&self, node: u64) -> bool {
         self.shared.writer().discard(node)
+    }
+
+    /// The position behind a node's last row, where a child's rows usually begin.
+    ///
+    /// # Errors
+    /// `UnknownNode`.
+    pub fn end_position(&self, node: u64) -> Result<u64> {
+        let state = self.shared.writer();
+        state
+            .forest
+            .end_position(node)
+            .ok_or(Error::UnknownNode { node })
     }
 
     /// Whether a live node has this id.
@@ -277,23 +289,6 @@ impl Registry {
 
     /// Counts of what is held and was done; a snapshot.
     pub fn stats(&self) -> Stats {
-        let state = self.shared.writer();
-        let (nodes, runs, tokens, resident_tokens) = state.forest.counts();
-        let (donors, fingerprints, _) = self.shared.core.chunks.counts();
-        Stats {
-            nodes,
-            runs,
-            tokens,
-            resident_tokens,
-            capacity_tokens: self.shared.config.capacity_tokens,
-            fingerprints,
-            donors,
-            windows: self.shared.core.windows.counts().0,
-            namespaces: state.namespaces.len(),
-            evicted_nodes: state.evicted,
-            lookups: self.shared.lookups.load(Ordering::Relaxed),
-            reused_tokens: self.shared.reused_tokens.load(Ordering::Relaxed),
-            computed_tokens: self.shared.computed_tokens.load(Ordering::Relaxed),
-        }
+        self.shared.stats()
     }
 }

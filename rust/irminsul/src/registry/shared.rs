@@ -6,9 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fork::Change;
-use super::raw::AtomicU64;
+use super::raw::{AtomicU64, Ordering};
 use super::state::State;
-use super::{Core, RegistryConfig};
+use super::{Core, RegistryConfig, Stats};
 use crate::policy::Policy;
 
 #[derive(Debug)]
@@ -34,6 +34,28 @@ impl Shared {
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.config.policy
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let state = self.writer();
+        let (nodes, runs, tokens, resident_tokens) = state.forest.counts();
+        let (donors, fingerprints, _) = self.core.chunks.counts();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            nodes,
+            runs,
+            tokens,
+            resident_tokens,
+            capacity_tokens: self.config.capacity_tokens,
+            fingerprints,
+            donors,
+            windows: self.core.windows.counts().0,
+            namespaces: state.namespaces.len(),
+            evicted_nodes: state.evicted,
+            lookups: count(&self.lookups),
+            reused_tokens: count(&self.reused_tokens),
+            computed_tokens: count(&self.computed_tokens),
+        }
     }
 }
 

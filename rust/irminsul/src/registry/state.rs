@@ -141,7 +141,7 @@ impl State {
             base <= MAX_POSITION,
             "base_position",
             base.into(),
-            "at most 2^62",
+            "at most 2**62",
         )?;
         if self.forest.key(entry.node).is_some() {
             return Err(Error::DuplicateNode { node: entry.node });

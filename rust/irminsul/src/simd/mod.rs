@@ -7,6 +7,8 @@
 mod avx2;
 mod block;
 #[cfg(target_arch = "x86_64")]
+mod ends;
+#[cfg(target_arch = "x86_64")]
 mod gear_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gear_avx512;
@@ -24,6 +26,8 @@ mod tests;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod unit;
 mod vectors;
+#[cfg(target_arch = "x86_64")]
+mod words;
 mod xxh64;
 
 pub(crate) use block::{Block, Rare, Seen};

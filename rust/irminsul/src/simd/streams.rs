@@ -9,17 +9,14 @@
 //! the next from one queue, so that all end at about the same time. The ends of the chunks, less than
 //! two stripes each, are hashed afterwards.
 
-use std::arch::x86_64::{
-    __m256i, _mm256_add_epi64, _mm256_blend_epi32, _mm256_loadu_si256, _mm256_mul_epu32,
-    _mm256_mullo_epi32, _mm256_mullo_epi64, _mm256_or_si256, _mm256_rol_epi64, _mm256_set1_epi64x,
-    _mm256_setzero_si256, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256,
-};
+use std::arch::x86_64::__m256i;
 use std::hint::select_unpredictable;
 use std::mem::MaybeUninit;
 
-use super::avx2::opaque;
+use super::ends;
 use super::vectors::Vectors;
-use super::xxh64::{P1, P2, PAIR, START, STRIPE, finish, hash, step_pair};
+use super::words::{load, store};
+use super::xxh64::{PAIR, START, STRIPE, hash, step_pair};
 
 /// Most chunks that are queued at once, so that the queue fits the first-level cache.
 const BATCH: usize = 335;
@@ -31,16 +28,16 @@ const STREAMS: usize = 5;
 const MIN_CHUNKS: usize = STREAMS;
 
 /// The accumulators of a chunk.
-type State = [u64; 4];
+pub(super) type State = [u64; 4];
 
 /// A chunk in the queue: its state after the last pair of stripes so far, and where it is read.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Job {
-    state: State,
+pub(super) struct Job {
+    pub(super) state: State,
     start: *const u32,
     /// Behind its last pair of stripes. Null in the jobs to idle on, which never end.
-    stop: *const u32,
+    pub(super) stop: *const u32,
 }
 
 /// Jobs to idle on: one for each stream, and one that is looked at but never begun.
@@ -121,16 +118,6 @@ impl Batch<'_> {
             job.write(idle);
         }
     }
-
-    /// Hashes what the streams left of each chunk, less than a pair of stripes.
-    fn finish(self, queue: &Queue) {
-        for ((pair, hash), job) in self.bounds.windows(2).zip(self.hashes).zip(queue) {
-            // Safety: every chunk was queued.
-            let state = unsafe { job.assume_init_ref().state };
-            let tokens = &self.tokens[pair[0]..pair[1]];
-            *hash = finish(state, tokens.len(), &tokens[tokens.len() / PAIR * PAIR..]);
-        }
-    }
 }
 
 /// A chunk under way.
@@ -163,8 +150,9 @@ impl<T> Stream<T> {
 
 /// The loop for one set of instructions; `$step` takes in a stripe.
 macro_rules! streams {
-    ($module:ident, $feature:literal, $step:path) => {
+    ($module:ident, $feature:literal) => {
         pub(super) mod $module {
+            use super::super::words::$module::round;
             use super::*;
 
             /// Hashes a batch.
@@ -177,7 +165,11 @@ macro_rules! streams {
                 batch.queue(&mut queue);
                 // Safety: so many chunks, at least one for each stream, were queued.
                 unsafe { run(queue.as_mut_ptr().cast(), batch.hashes.len()) };
-                batch.finish(&queue);
+                // Safety: so many were queued and run through.
+                let jobs = unsafe {
+                    std::slice::from_raw_parts(queue.as_ptr().cast::<Job>(), batch.hashes.len())
+                };
+                ends::$module::finish(batch, jobs);
             }
 
             /// Runs all streams until the queue's chunks are through.
@@ -229,8 +221,8 @@ macro_rules! streams {
             unsafe fn advance(stream: &mut Stream<__m256i>, next: &mut *mut Job) {
                 // Safety: as promised. The state is the first field of a job.
                 unsafe {
-                    let state = $step(stream.state, load(stream.at.cast()));
-                    let state = $step(state, load(stream.at.wrapping_add(STRIPE).cast()));
+                    let state = round(stream.state, load(stream.at.cast()));
+                    let state = round(state, load(stream.at.wrapping_add(STRIPE).cast()));
                     store(stream.job.cast(), state);
                     stream.state = load(stream.go_on(next).cast());
                 }
@@ -239,62 +231,5 @@ macro_rules! streams {
     };
 }
 
-streams!(avx2, "avx2", step_avx2);
-streams!(avx512, "avx2,avx512vl,avx512dq", step_avx512);
-
-/// A stripe of a chunk: the scalar `step` in four lanes.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn step_avx2(state: __m256i, stripe: __m256i) -> __m256i {
-    // Opaque, or the state enters the additions of the product, which makes the chain longer.
-    let sum = _mm256_add_epi64(state, opaque(multiply(stripe, P2)));
-    let turned = _mm256_or_si256(_mm256_slli_epi64::<31>(sum), _mm256_srli_epi64::<33>(sum));
-    multiply(turned, P1)
-}
-
-/// A stripe of a chunk, where rotations and multiplications of 64 bits are instructions.
-#[inline]
-#[target_feature(enable = "avx512vl,avx512dq")]
-fn step_avx512(state: __m256i, stripe: __m256i) -> __m256i {
-    let [p1, p2] = [P1, P2].map(|factor| _mm256_set1_epi64x(factor as i64));
-    let sum = _mm256_add_epi64(state, _mm256_mullo_epi64(stripe, p2));
-    _mm256_mullo_epi64(_mm256_rol_epi64::<31>(sum), p1)
-}
-
-/// The low 64 bits of four products.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn multiply(x: __m256i, factor: u64) -> __m256i {
-    let low = _mm256_set1_epi64x((factor & 0xFFFF_FFFF) as i64);
-    let swapped = _mm256_set1_epi64x(factor.rotate_left(32) as i64);
-    // Lower halves times the upper half of the factor, and the other way round: both belong into
-    // the upper half. Opaque, or the compiler makes two multiplications of each.
-    let cross = opaque(_mm256_mullo_epi32(x, swapped));
-    let upper = _mm256_blend_epi32::<0b1010_1010>(_mm256_setzero_si256(), cross);
-    let upper = _mm256_add_epi64(upper, _mm256_slli_epi64::<32>(cross));
-    _mm256_add_epi64(upper, opaque(_mm256_mul_epu32(x, low)))
-}
-
-/// Reads 32 bytes, at any address.
-///
-/// # Safety
-/// They can be read.
-#[inline]
-#[target_feature(enable = "avx2")]
-#[allow(clippy::cast_ptr_alignment)]
-unsafe fn load(bytes: *const u8) -> __m256i {
-    // Safety: as promised; the load needs no alignment.
-    unsafe { _mm256_loadu_si256(bytes.cast::<__m256i>()) }
-}
-
-/// Writes 32 bytes, to any address.
-///
-/// # Safety
-/// They can be written.
-#[inline]
-#[target_feature(enable = "avx2")]
-#[allow(clippy::cast_ptr_alignment)]
-unsafe fn store(bytes: *mut u8, value: __m256i) {
-    // Safety: as promised; the store needs no alignment.
-    unsafe { _mm256_storeu_si256(bytes.cast::<__m256i>(), value) }
-}
+streams!(avx2, "avx2");
+streams!(avx512, "avx2,avx512vl,avx512dq");

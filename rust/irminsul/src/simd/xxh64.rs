@@ -12,8 +12,8 @@ pub(super) const PAIR: usize = 2 * STRIPE;
 
 pub(super) const P1: u64 = 0x9E37_79B1_85EB_CA87;
 pub(super) const P2: u64 = 0xC2B2_AE3D_27D4_EB4F;
-const P3: u64 = 0x1656_67B1_9E37_79F9;
-const P4: u64 = 0x85EB_CA77_C2B2_AE63;
+pub(super) const P3: u64 = 0x1656_67B1_9E37_79F9;
+pub(super) const P4: u64 = 0x85EB_CA77_C2B2_AE63;
 const P5: u64 = 0x27D4_EB2F_1656_67C5;
 
 /// The accumulators before the first stripe.

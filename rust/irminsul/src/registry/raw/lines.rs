@@ -1,7 +1,8 @@
 //! A number of cache lines -> that many lines of zeroed atomic words.
 //!
 //! Knows nothing of their meaning. The system hands zeroed pages out when they are first written, so
-//! a large table takes no memory before it is used.
+//! a large table takes no memory before it is used. Lookups go to lines at random, so small pages would
+//! cost a walk of the page tables each; large ones are asked for.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
@@ -34,6 +35,7 @@ impl Lines {
             }
             Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, words))
         };
+        ask_for_large_pages(&words);
         let skipped = words.as_ptr().align_offset(64).min(WORDS - 1);
         Self { words, skipped }
     }
@@ -59,3 +61,33 @@ impl Lines {
         let _ = line;
     }
 }
+
+/// Bytes of a large page.
+#[cfg(all(target_os = "linux", not(miri)))]
+const LARGE_PAGE: usize = 2 << 20;
+
+/// Asks for large pages where some fit; a system that has none left gives small ones.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn ask_for_large_pages(words: &[AtomicU64]) {
+    use std::ffi::{c_int, c_void};
+
+    unsafe extern "C" {
+        fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int;
+    }
+    const MADV_HUGEPAGE: c_int = 14;
+
+    let start = words.as_ptr().cast_mut().cast::<u8>();
+    let before = start.align_offset(LARGE_PAGE);
+    let length = size_of_val(words).saturating_sub(before) / LARGE_PAGE * LARGE_PAGE;
+    if length > 0 {
+        // Safety: whole pages inside the memory that is ours; what they hold does not change. That the system
+        // knows no large pages is no error.
+        unsafe {
+            madvise(start.wrapping_add(before).cast(), length, MADV_HUGEPAGE);
+        }
+    }
+}
+
+/// Only Linux has to be asked.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn ask_for_large_pages(_: &[AtomicU64]) {}

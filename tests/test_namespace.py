@@ -48,5 +48,7 @@ def test_default_is_five_empty_fields() -> None:
 def test_unusable_fields_are_refused() -> None:
     with pytest.raises(InvalidParams, match="length of lora is 65537; allowed: at most 65536"):
         Namespace(lora="x" * 65537)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="it is 5; allowed: str or bytes"):
         Namespace(model=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="it is None; allowed: str or bytes"):
+        Namespace(tenant=None)  # type: ignore[arg-type]

@@ -81,6 +81,22 @@ def test_a_position_jump_ends_a_span(namespace: Namespace) -> None:
     assert [span.delta for span in spans] == [50, -450]
 
 
+def test_a_child_begins_where_its_parent_ends_unless_the_host_says_otherwise(
+    namespace: Namespace,
+) -> None:
+    registry = Registry(1 << 20)
+    document = text(6, 2000)
+    registry.add(1, None, document[:500], namespace=namespace, base_position=70)
+    registry.add(2, 1, document[500:1000], namespace=namespace)
+    registry.split(2, 100, 3)
+    registry.add(4, 2, document[1000:], namespace=namespace)
+    plan = registry.lookup(text(7, 50) + document + [1], namespace=namespace)
+    spans = [s for s in plan.segments if isinstance(s, irminsul.Reuse)]
+    assert [(span.delta, span.length) for span in spans] == [(50 - 70, 2000)]
+    with pytest.raises(irminsul.errors.UnknownNode):
+        registry.add(5, 9, document, namespace=namespace)
+
+
 def test_namespaces_never_share_and_the_same_one_does() -> None:
     registry = Registry(1 << 20)
     document = text(8, 2000)

@@ -228,7 +228,7 @@ class Registry:
         tokens: _Tokens,
         *,
         namespace: Namespace,
-        base_position: int = 0,
+        base_position: int | None = None,
         hops: int = 0,
         depth: int = 0,
     ) -> None: ...

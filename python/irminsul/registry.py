@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Namespace", "Registry", "default_registry", "lookup", "record"]
 
-# Ids take 4 bytes each: 64 MiB when full.
+# At most 10 bytes for each, 160 MiB when full.
 _DEFAULT_CAPACITY_TOKENS = 1 << 24
 
 _lock = threading.Lock()

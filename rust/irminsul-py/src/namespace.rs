@@ -2,24 +2,38 @@
 //!
 //! Knows nothing of registries.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple, PyType};
 
 use crate::failure::Failure;
 
 /// A field, given as text (encoded as UTF-8) or as bytes.
-#[derive(Debug, Clone, FromPyObject)]
-pub(crate) enum Field {
-    Text(String),
-    Bytes(Vec<u8>),
-}
+#[derive(Debug, Clone)]
+pub(crate) struct Field(Vec<u8>);
 
 impl Field {
+    const EMPTY: Self = Self(Vec::new());
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Text(text) => text.as_bytes(),
-            Self::Bytes(bytes) => bytes,
+        &self.0
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Field {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = object.extract::<String>() {
+            return Ok(Self(text.into_bytes()));
         }
+        let bytes = object.cast::<PyBytes>().map_err(|_| {
+            let value = object
+                .repr()
+                .map_or_else(|_| "?".to_owned(), |text| text.to_string());
+            PyTypeError::new_err(format!("it is {value}; allowed: str or bytes"))
+        })?;
+        Ok(Self(bytes.as_bytes().to_vec()))
     }
 }
 
@@ -42,6 +56,8 @@ impl Field {
 ///
 /// Raises
 /// ------
+/// TypeError
+///     A field is neither text nor bytes. None is refused too: a tenant that was not found is nobody's.
 /// InvalidParams
 ///     A field is longer than 65,536 bytes.
 ///
@@ -62,20 +78,20 @@ const FIELDS: [&str; 5] = ["model", "kv_layout", "rope", "lora", "tenant"];
 impl Namespace {
     #[new]
     #[pyo3(
-        signature = (model=None, kv_layout=None, rope=None, lora=None, tenant=None),
+        signature = (
+            model=Field::EMPTY, kv_layout=Field::EMPTY, rope=Field::EMPTY, lora=Field::EMPTY, tenant=Field::EMPTY
+        ),
         text_signature = "(model='', kv_layout='', rope='', lora='', tenant='')"
     )]
     fn new(
-        model: Option<Field>,
-        kv_layout: Option<Field>,
-        rope: Option<Field>,
-        lora: Option<Field>,
-        tenant: Option<Field>,
+        model: Field,
+        kv_layout: Field,
+        rope: Field,
+        lora: Field,
+        tenant: Field,
     ) -> Result<Self, Failure> {
         let fields = [model, kv_layout, rope, lora, tenant];
-        let [model, kv_layout, rope, lora, tenant] = fields
-            .each_ref()
-            .map(|field| field.as_ref().map_or(&[][..], Field::as_bytes));
+        let [model, kv_layout, rope, lora, tenant] = fields.each_ref().map(Field::as_bytes);
         Ok(Self {
             core: irminsul::Namespace::new(model, kv_layout, rope, lora, tenant)?,
         })

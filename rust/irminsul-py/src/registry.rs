@@ -63,13 +63,14 @@ pub(crate) struct Registry(irminsul::Registry);
 
 impl Registry {
     /// Runs short `work`, without the interpreter lock if it has to wait for another thread's: a long `forget` would
-    /// otherwise stop all of Python.
+    /// otherwise stop all of Python. Where there is no such lock, another thread may begin a change or a fork at
+    /// any moment, and the fork would wait for one that is attached and has to wait for it.
     fn in_turn<T: Send>(
         &self,
         py: Python<'_>,
         work: impl Send + FnOnce(&irminsul::Registry) -> T,
     ) -> T {
-        if self.0.is_busy() {
+        if cfg!(Py_GIL_DISABLED) || self.0.is_busy() {
             py.detach(|| work(&self.0))
         } else {
             work(&self.0)
@@ -121,8 +122,8 @@ impl Registry {
     ///     The node's own ids, without its ancestors'; at least one. Copied.
     /// namespace : Namespace
     ///     What may share the rows; the parent's.
-    /// base_position : int
-    ///     Position at which the first row was computed, usually where the parent ends.
+    /// base_position : int, optional
+    ///     Position at which the first row was computed; where the parent ends by default, and 0 without one.
     /// hops : int
     ///     Rotations that the rows have been through.
     /// depth : int
@@ -144,7 +145,7 @@ impl Registry {
     ///     The same for a limit of the tenant's own.
     #[pyo3(
         signature = (node, parent, tokens, *, namespace, base_position=None, hops=None, depth=None),
-        text_signature = "($self, node, parent, tokens, *, namespace, base_position=0, hops=0, depth=0)"
+        text_signature = "($self, node, parent, tokens, *, namespace, base_position=None, hops=0, depth=0)"
     )]
     #[allow(clippy::too_many_arguments)] // One for each keyword of the Python signature.
     fn add(
@@ -159,20 +160,26 @@ impl Registry {
     ) -> Result<(), Failure> {
         let ids = token_ids(tokens)?;
         let namespace = &namespace.get().core;
+        let parent = parent
+            .map(|parent| unsigned("parent", parent, NODE))
+            .transpose()?;
+        let base_position = match (base_position, parent) {
+            (Some(position), _) => unsigned("base_position", position, "0 to 2**62")?,
+            (None, Some(parent)) => {
+                self.in_turn(tokens.py(), |registry| registry.end_position(parent))?
+            }
+            (None, None) => 0,
+        };
         let entry = Entry {
-            parent: parent
-                .map(|parent| unsigned("parent", parent, NODE))
-                .transpose()?,
-            base_position: base_position.map_or(Ok(0), |position| {
-                unsigned("base_position", position, "0 to 2**62")
-            })?,
+            parent,
+            base_position,
             hops: unsigned_or("hops", hops, 0)?,
             depth: unsigned_or("depth", depth, 0)?,
             ..Entry::root(unsigned("node", node, NODE)?, &ids, namespace)
         };
         let work = || self.0.add(&entry);
         let py = tokens.py();
-        Ok(if self.0.is_busy() {
+        Ok(if cfg!(Py_GIL_DISABLED) || self.0.is_busy() {
             py.detach(work)
         } else {
             detached(py, ids.len(), work)

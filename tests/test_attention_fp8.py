@@ -82,7 +82,7 @@ def case(seed: int, dtype: torch.dtype):
     q = torch.randn(5, 2, 576, generator=generator).to(dtype)
     angle = torch.outer(torch.arange(16.0), 10000.0 ** (-torch.arange(32) / 32))
     cos_sin = torch.cat([angle.cos(), angle.sin()], 1)
-    indptr, q_pos = torch.tensor([0, 3, 5]), torch.tensor([140, 98])
+    indptr, q_pos = torch.tensor([0, 3, 5]).int(), torch.tensor([140, 98]).int()
     return rows, q, table, indptr, q_pos, cos_sin
 
 

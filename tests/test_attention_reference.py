@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -262,6 +262,10 @@ def test_a_plan_becomes_prefix_borrowed_and_own_spans():
     assert sum(len(s.slots) for s in borrowed) == plan.reused_tokens
 
 
+def table_of(**change: torch.Tensor) -> TileTable:
+    return replace(plain_call()["table"], **change)
+
+
 def plain_call(q_len: int = 2) -> dict[str, object]:
     table = tiles_from_pages(torch.tensor([[1, 0]]), torch.tensor([100]))
     return {
@@ -308,8 +312,19 @@ def test_the_operator_traces_without_data():
         ({"cache": torch.randn(2, 32, 576)}, "64, 576"),
         ({"cache": torch.randn(2, 64, 576, dtype=torch.float64)}, "float64"),
         ({"cos_sin": torch.randn(8, 32)}, "8, 32"),
+        ({"cos_sin": torch.randn(8, 64, dtype=torch.float64)}, "cos_sin must be .*float64"),
+        ({"cos_sin": torch.randn(64, 8).T}, "contiguous"),
+        ({"cos_sin": torch.randn(8, 64, device="meta")}, "cos_sin is on meta"),
+        ({"cache": torch.randn(2, 64, 576, device="meta")}, "cache is on meta"),
+        ({"scale": float("nan")}, "scale is nan"),
+        ({"q_indptr": torch.tensor([0, 2])}, "q_indptr must be .*int64"),
+        ({"q_indptr": torch.tensor([0], dtype=torch.int32)}, r"q_indptr .* \[1\].* \[2\]"),
+        ({"q_pos": torch.zeros(2, dtype=torch.int32)}, r"q_pos .* 1 rows"),
+        ({"q_pos": torch.zeros(1, dtype=torch.int32, device="meta")}, "q_pos is on meta"),
+        ({"table": table_of(tiles=torch.zeros(2, 4, dtype=torch.int64))}, "table.tiles .*int64"),
+        ({"table": table_of(count=torch.zeros(3, dtype=torch.int32))}, "table.count"),
     ],
 )
 def test_bad_inputs_are_refused_by_name(change, message):
     with pytest.raises(InvalidParams, match=message):
-        mla_attention(**{**plain_call(), **change}, scale=0.05, max_q_len=2)
+        mla_attention(**{**plain_call(), "scale": 0.05, "max_q_len": 2, **change})

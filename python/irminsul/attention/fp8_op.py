@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from irminsul.attention.checks import check_device, check_queries
 from irminsul.attention.cuda import launch_attention, launch_plan, widen_tiles
 from irminsul.attention.fp8 import FP8_ROW_BYTES, mla_attention_fp8_reference
-from irminsul.attention.op import attention_fake, check_queries, plan_attention
+from irminsul.attention.op import attention_fake, plan_attention
 from irminsul.attention.reference import HEAD_DIM
 from irminsul.attention.tiles import PAGE_SIZE, TileTable
 from irminsul.errors import InvalidParams
@@ -73,7 +74,8 @@ def mla_attention_fp8(
     head) or more, its keys are widened to bf16 pages first, once for all of them: 73,728 bytes for
     each entry of ``table.tiles``, up to 1 GiB; a larger table is read as it is.
     """
-    check_queries(q, cos_sin)
+    check_queries(q, cos_sin, scale)
+    check_device("cache", cache, q)
     if cache.dtype != torch.uint8 or cache.shape[1:] != (PAGE_SIZE, FP8_ROW_BYTES):
         raise InvalidParams(
             f"cache is {cache.dtype} {tuple(cache.shape)}; it must be uint8 "

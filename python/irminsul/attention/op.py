@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from irminsul.attention.reference import HEAD_DIM, LATENT_DIM, mla_attention_reference
-from irminsul.attention.tiles import PAGE_SIZE, TileTable
-from irminsul.errors import InvalidParams
+from irminsul.attention.checks import check_inputs, check_table
+from irminsul.attention.reference import LATENT_DIM, mla_attention_reference
+from irminsul.attention.tiles import TileTable
 
 _OPS = torch.library.Library("irminsul", "FRAGMENT")  # type: ignore[no-untyped-call]
 _OPS.define(  # type: ignore[no-untyped-call]
@@ -58,7 +58,13 @@ def plan_attention(
     Tensor, uint8
         Opaque; valid while the values of the arguments stay the same. Empty on the CPU. Made
         without synchronisation, so a CUDA graph may hold this call too.
+
+    Raises
+    ------
+    InvalidParams
+        A shape, dtype or device is not as above.
     """
+    check_table(table, q_indptr, q_pos)
     plan: Tensor = torch.ops.irminsul.mla_plan(
         table.tiles,
         table.start,
@@ -127,7 +133,7 @@ def mla_attention(
     ``out = softmax_j(scale * q . [c_j | R(delta_j) k_r_j]) c_j``; `mla_attention_reference` is the
     specification. On the GPU a delta beyond `cos_sin` gives NaN.
     """
-    check_inputs(q, cache, cos_sin)
+    check_inputs(q, cache, cos_sin, scale)
     if plan is None:
         plan = plan_attention(
             table,
@@ -154,29 +160,6 @@ def mla_attention(
         cluster,
     )
     return out, lse
-
-
-def check_inputs(q: Tensor, cache: Tensor, cos_sin: Tensor | None) -> None:
-    """Raise `InvalidParams` for shapes that no backend takes."""
-    check_queries(q, cos_sin)
-    if cache.ndim != 3 or cache.shape[1:] != (PAGE_SIZE, HEAD_DIM):
-        raise InvalidParams(
-            f"cache has shape {tuple(cache.shape)}; it must be [num_pages, {PAGE_SIZE}, {HEAD_DIM}]"
-        )
-    if q.dtype != cache.dtype:
-        raise InvalidParams(f"q is {q.dtype} but cache is {cache.dtype}")
-
-
-def check_queries(q: Tensor, cos_sin: Tensor | None) -> None:
-    """Raise `InvalidParams` for queries or angles whose shape no backend takes."""
-    if q.ndim != 3 or q.shape[2] != HEAD_DIM:
-        raise InvalidParams(
-            f"q has shape {tuple(q.shape)}; it must be [total_q, heads, {HEAD_DIM}]"
-        )
-    if not 1 <= q.shape[1] <= 128:
-        raise InvalidParams(f"q has {q.shape[1]} heads; 1 to 128 are supported")
-    if cos_sin is not None and (cos_sin.ndim != 2 or cos_sin.shape[1] != 64):
-        raise InvalidParams(f"cos_sin has shape {tuple(cos_sin.shape)}; it must be [max_pos, 64]")
 
 
 def _plan_cpu(tiles: Tensor, *_: object) -> Tensor:

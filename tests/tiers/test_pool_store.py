@@ -19,7 +19,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(STEPS, min_size=4, max_size=14), st.sampled_from([20, 100_000]))
 def test_any_mix_of_writers_and_readers_serves_true_rows(
     steps: list[tuple[int, int, int, int, str]], vocabulary: int

@@ -48,6 +48,13 @@ class Bench:
         times = timed(graph.replay, 4, rounds=9, warmup=2)
         return words.numel() * 4 / statistics.median(times) / 1e3
 
+    def measure_product(self) -> float:
+        """TFLOP/s of torch's bf16 product of 8192 x 8192 matrices, for comparison."""
+        a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
+        graph = capture([lambda: a @ b] * 4)
+        times = timed(graph.replay, 4, rounds=9, warmup=2)
+        return 2.0 * 8192**3 / statistics.median(times) / 1e6
+
     def add(
         self, bar_id: str, case: str, metric: str, value: float, unit: str, **more: Any
     ) -> None:
@@ -182,6 +189,8 @@ def main() -> None:
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {native.build_info()}"
     print(f"{machine}; reads {bench.read_bandwidth:.0f} GB/s", flush=True)
     bench.add("mla.read", "2 GiB", "read bandwidth (amax)", bench.read_bandwidth, "GB/s")
+    product = bench.measure_product()
+    bench.add("mla.product", "8192 x 8192 x 8192", "bf16 product (torch)", product, "TFLOP/s")
     for case in TABLE:
         bench.compare(case)
     for case in CUT:

@@ -110,6 +110,12 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
             self._dump(req, up_to)
             super().checkpoint(req, up_to=up_to)
 
+    def insert_req(self, req: Any, *, up_to: int) -> None:
+        """Publish the first `up_to` rows of a request that ends (0.5.21)."""
+        with self._serving(req):
+            self._dump(req, up_to)
+            super().insert_req(req, up_to=up_to)
+
     def cache_unfinished_req(self, req: Any, *args: Any, **kwargs: Any) -> None:
         """Publish the rows of a request that goes on (before 0.5.22)."""
         with self._serving(req):

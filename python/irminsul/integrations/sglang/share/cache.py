@@ -75,7 +75,7 @@ class SharingRadixCache(IrminsulRadixCache):
     def cache_finished_req(
         self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int
     ) -> None:
-        """Publish and free the own rows of a borrower that ends (before 0.5.22)."""
+        """Publish and free the own rows of a borrower that ends (before 0.5.21)."""
         loan = self._loan(req)
         if loan is None:
             super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)
@@ -92,6 +92,13 @@ class SharingRadixCache(IrminsulRadixCache):
             give_back(self.token_to_kv_pool_allocator, torch.cat(heads))
         self._release(loan)
 
+    def insert_req(self, req: Any, *, up_to: int) -> None:
+        """Publish the own rows of a borrower that ends (0.5.21)."""
+        loan = self._loan(req)
+        super().insert_req(req, up_to=up_to if loan is None else min(up_to, loan.first))
+        if loan is not None:
+            self._keep(req, loan, (req.origin_input_ids + req.output_ids)[:up_to])
+
     def checkpoint(self, req: Any, *, up_to: int) -> None:
         """Publish a borrower up to its first borrowed position (0.5.22 and later)."""
         loan = self._loan(req)
@@ -100,14 +107,14 @@ class SharingRadixCache(IrminsulRadixCache):
             self._keep(req, loan, req.full_untruncated_fill_ids[:up_to])
 
     def free_kv_row(self, kv: Any, ranges: list[Interval]) -> None:
-        """Free the own slots of a row (0.5.22 and later)."""
+        """Free the own slots of a row (0.5.19 and later)."""
         loan = None if self.sharing is None else self.sharing.at(kv.req_pool_idx)
         if loan is not None:
             ranges = [part for start, end in ranges for part in loan.own(start, end)]
         super().free_kv_row(kv, ranges)
 
     def on_release(self, req: Any, **kwargs: Any) -> None:
-        """End the loan of a request whose row is freed (0.5.22 and later)."""
+        """End the loan of a request whose row is freed (0.5.21 and later)."""
         super().on_release(req, **kwargs)
         loan = self._loan(req)
         if loan is not None:

@@ -12,10 +12,12 @@ pytest.importorskip("xxhash", reason="values need xxhash (extra irminsul-kv[moon
 
 from irminsul.tiers import ChunkRef, Collected, Counts, Ticket
 from irminsul.tiers.mooncake.calls import Exists, Get, Put
+from irminsul.tiers.mooncake.meter import Meter
 from irminsul.tiers.value import encode_into, encoded_bytes
 
 PARTS = [chunk(space("calls"), seed, tokens=64 + seed) for seed in range(4)]
 REFS = [part.ref for part in PARTS]
+METER = Meter(lambda size, seconds: None)
 
 # What happened to one value on its way: the code, and a change to its bytes.
 faults = st.one_of(
@@ -33,7 +35,7 @@ faults = st.one_of(
 def test_only_true_rows_come_through(injected: list[tuple[str, int, int]]) -> None:
     counts, rejected, found = Counts(), [], Collected()
     ticket = Ticket(4, False, 60.0)
-    call = Get(REFS, ticket, 0, counts, found, rejected.append, lambda size, seconds: None)
+    call = Get(REFS, ticket, 0, counts, found, rejected.append, METER)
     views = [np.empty(encoded_bytes(ref), dtype=np.uint8) for ref in REFS]
     codes = []
     for index, (fault, number, bit) in enumerate(injected):
@@ -83,7 +85,7 @@ def test_a_failed_call_is_all_misses(codes: list[int] | None) -> None:
 def test_late_rows_are_received_and_counted_but_not_answered() -> None:
     counts, found = Counts(), Collected()
     ticket = Ticket(1, False, 0.0)
-    call = Get(REFS[:1], ticket, 0, counts, found, lambda ref: None, lambda size, seconds: None)
+    call = Get(REFS[:1], ticket, 0, counts, found, lambda ref: None, METER)
     view = np.empty(encoded_bytes(REFS[0]), dtype=np.uint8)
     encode_into(PARTS[0], view)
     call.settle([len(view)], [view])
@@ -96,7 +98,7 @@ def test_cancelled_rows_are_not_received() -> None:
     found = Collected()
     ticket = Ticket(1, False, 60.0)
     ticket.cancel()
-    call = Get(REFS[:1], ticket, 0, Counts(), found, lambda ref: None, lambda size, seconds: None)
+    call = Get(REFS[:1], ticket, 0, Counts(), found, lambda ref: None, METER)
     view = np.empty(encoded_bytes(REFS[0]), dtype=np.uint8)
     encode_into(PARTS[0], view)
     call.settle([len(view)], [view])

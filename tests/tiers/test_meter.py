@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+from irminsul.tiers import Collected, Counts, Ticket
+from irminsul.tiers.mooncake.calls import Get
 from irminsul.tiers.mooncake.meter import Meter
+from tiers.mooncake_store import chunk, space
 
 MIB = 1 << 20
 
@@ -47,11 +51,11 @@ def test_a_link_that_is_never_idle_is_reported_on() -> None:
     assert all(size == 3 * MIB and abs(seconds - 0.06) < 1e-9 for size, seconds in seen)
 
 
-def test_small_answers_and_failures_say_nothing_but_their_time_counts() -> None:
+def test_failures_say_nothing_but_their_time_counts() -> None:
     meter, clock, seen = _meter()
     meter.begin()
     clock.now = 0.001
-    meter.end(2000)
+    meter.end(0)
     assert seen == []
     meter.begin()
     meter.begin()
@@ -61,3 +65,18 @@ def test_small_answers_and_failures_say_nothing_but_their_time_counts() -> None:
     meter.end(MIB)
     assert seen[0][0] == MIB
     assert abs(seen[0][1] - 0.020) < 1e-9
+
+
+def test_many_small_values_are_not_metered() -> None:
+    meter, clock, seen = _meter()
+    for layers, tokens, metered in ((1, 32, False), (8, 128, True)):
+        where = space("meter", layers=layers, row_bytes=1152 if metered else 68)
+        refs = [chunk(where, seed, tokens=tokens).ref for seed in range(100)]
+        ticket = Ticket(len(refs), False, 60.0)
+        call = Get(refs, ticket, 0, Counts(), Collected(), lambda ref: True, meter)
+        call.fill([])
+        clock.now += 0.002
+        # Sizes come back; that the bytes are no values costs nothing here.
+        call.settle(call.sizes, [np.zeros(size, dtype=np.uint8) for size in call.sizes])
+        assert sum(call.sizes) > 200_000
+        assert bool(seen) == metered

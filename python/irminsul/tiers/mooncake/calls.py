@@ -27,6 +27,9 @@ _NOT_THERE = -704
 _INVALID = -600
 _NO_SPACE = -200
 
+# No chunk of 64 tokens of MLA rows is smaller, and no signpost as large.
+_TELLING_BYTES = 64 << 10
+
 _numbers = itertools.count(1)
 
 Views = Sequence[NDArray[np.uint8]]
@@ -134,7 +137,7 @@ class Get(Call):
     reject : callable
         Takes the reference of each value that does not.
     meter : Meter
-        Is told when the call is sent and what it has brought.
+        Is told when a call for large values is sent, and what it has brought.
     """
 
     kind = "get"
@@ -155,12 +158,15 @@ class Get(Call):
         self._receive = receive
         self._reject = reject
         self._meter = meter
+        # Many small values say how long a question takes, however many bytes they add up to.
+        self._telling = sum(self.sizes) >= _TELLING_BYTES * len(self.sizes)
         self._metered = False
 
     def fill(self, views: Views) -> None:
         """Note that it is sent."""
-        self._meter.begin()
-        self._metered = True
+        if self._telling:
+            self._meter.begin()
+            self._metered = True
 
     def settle(self, codes: list[int] | None, views: Views) -> None:
         """Check and hand over what came."""

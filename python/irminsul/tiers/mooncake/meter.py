@@ -12,9 +12,6 @@ from collections.abc import Callable
 
 __all__ = ["Meter"]
 
-# Less than that says how long a question takes, not how fast bytes come; no chunk of 64 tokens of
-# MLA rows is smaller.
-_LEAST_BYTES = 64 << 10
 # A link that is never idle is reported on as often as this.
 _WINDOW_S = 0.05
 
@@ -59,5 +56,5 @@ class Meter:
             if self._flying and took < _WINDOW_S:
                 return
             carried, self._bytes, self._since = self._bytes, 0, now
-        if carried >= _LEAST_BYTES:
+        if carried:
             self._report(carried, took)

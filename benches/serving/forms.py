@@ -1,6 +1,6 @@
 """One engine -> what its prefill costs, part by part: the cost model's figures. No bar.
 
-The rates in ``irminsul.integrations.sglang.costs`` come from here.
+The rates in ``irminsul.integrations.sglang.admission.costs`` come from here.
 """
 
 from __future__ import annotations

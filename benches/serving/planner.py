@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 from irminsul import Namespace, Registry
-from irminsul.integrations.sglang import finding, planner
-from irminsul.integrations.sglang.costs import Costs
+from irminsul.integrations.sglang.admission import finding
+from irminsul.integrations.sglang.admission.costs import Costs
+from irminsul.integrations.sglang.batch import planner
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.spans import Limits, Window
+from irminsul.integrations.sglang.tree.mirror import TreeMirror
 
 LENGTH = 32_768
 NAMESPACE = Namespace(model="bench")

@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from irminsul import Namespace
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.provenance import NodeRecord, Segment
 from irminsul.integrations.sglang.spans import HostCopy
 from irminsul.integrations.sglang.tiers import identity
 from irminsul.integrations.sglang.tiers import rows as tiers_rows
 from irminsul.integrations.sglang.tiers.rows import HostRows
 from irminsul.integrations.sglang.tiers.writer import WriteBehind
+from irminsul.integrations.sglang.tree.provenance import NodeRecord, Segment
 from irminsul.rotation import RopeTable
 from irminsul.tiers import ChunkPool, ChunkRows, ChunkSpace, HostTier, RowLayout, Speeds
 from irminsul.tiers.value import encoded_bytes

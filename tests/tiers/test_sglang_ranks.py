@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from irminsul import Policy
 from irminsul.errors import Unsupported
-from irminsul.integrations.sglang import build, finding
+from irminsul.integrations.sglang.admission import finding
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Span, Window
+from irminsul.integrations.sglang.start import build
 from irminsul.integrations.sglang.tiers import common, identity
 from irminsul.integrations.sglang.tiers.runtime import Tiers
 

@@ -16,10 +16,10 @@ pytest.importorskip("torch", reason="the plugin's files import torch")
 import torch
 from irminsul import ChunkParams, Namespace, Policy
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.nodes import set_record
-from irminsul.integrations.sglang.provenance import NodeRecord, Segment
 from irminsul.integrations.sglang.tiers import identity
 from irminsul.integrations.sglang.tiers import writer as tiers_writer
+from irminsul.integrations.sglang.tree.nodes import set_record
+from irminsul.integrations.sglang.tree.provenance import NodeRecord, Segment
 from irminsul.tiers import ChunkPool
 
 TOKENS = 600

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from irminsul.errors import InvalidParams, ServerFailed
-from irminsul.integrations.sglang.refuse import RUN_BACKENDS
+from irminsul.integrations.sglang.start.refuse import RUN_BACKENDS
 from irminsul.live.client import Client, ServerInfo
 from irminsul.live.compare import Difference
 from irminsul.live.evidence import Check, collect, compared, judge

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from irminsul import Namespace, Policy, Registry
-from irminsul.integrations.sglang.admission import Admission
+from irminsul.integrations.sglang.admission.adder import Admission
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits
+from irminsul.integrations.sglang.tree.mirror import TreeMirror
 
 NAMESPACE = Namespace(model="m")
 LIMITS = Limits(rows=16, row_tokens=10**6, min_span=8, positions=10**6)

@@ -22,8 +22,8 @@ from adders import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.errors import InvalidSlots
-from irminsul.integrations.sglang import admission as admission_module
-from irminsul.integrations.sglang.admission import Admission
+from irminsul.integrations.sglang.admission import adder as admission_module
+from irminsul.integrations.sglang.admission.adder import Admission
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits

@@ -17,8 +17,8 @@ from adders import (
     moved,
     request,
 )
-from irminsul.integrations.sglang import admission as admission_module
-from irminsul.integrations.sglang.admission import Admission
+from irminsul.integrations.sglang.admission import adder as admission_module
+from irminsul.integrations.sglang.admission.adder import Admission
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings

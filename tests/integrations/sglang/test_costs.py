@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from irminsul.integrations.sglang.costs import Costs
+from irminsul.integrations.sglang.admission.costs import Costs
 
 
 def config(**changes: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from irminsul.integrations.sglang.gathering import MEMORY, MOST_GAPS, Gathering
+from irminsul.integrations.sglang.admission.gathering import MEMORY, MOST_GAPS, Gathering
 
 GAP = 0.002
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from irminsul.integrations.sglang import heads
+from irminsul.integrations.sglang.batch import heads
 
 
 def batch(lengths: list[int], prefixes: list[int], **fields: Any) -> Any:

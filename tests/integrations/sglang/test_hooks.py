@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import Agreement
-from irminsul.integrations.sglang.costs import Costs
-from irminsul.integrations.sglang.expansion import expand
+from irminsul.integrations.sglang.batch.expansion import expand
 from irminsul.integrations.sglang.hooks import Hooks
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings

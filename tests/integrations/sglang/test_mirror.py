@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from irminsul import Policy, Registry, Reuse
-from irminsul.integrations.sglang import finding
+from irminsul.integrations.sglang.admission import finding
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
-from irminsul.integrations.sglang.nodes import record_of
-from irminsul.integrations.sglang.provenance import Moved
 from irminsul.integrations.sglang.spans import Window
+from irminsul.integrations.sglang.tree.mirror import TreeMirror
+from irminsul.integrations.sglang.tree.nodes import record_of
+from irminsul.integrations.sglang.tree.provenance import Moved
 from test_planner import LIMITS, NAMESPACE, Key, Node, ids, mirrored, request
 
 

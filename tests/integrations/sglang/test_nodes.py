@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from irminsul.integrations.sglang import nodes
+from irminsul.integrations.sglang.tree import nodes
 
 
 class Node:

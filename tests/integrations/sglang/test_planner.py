@@ -12,10 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from irminsul import Namespace, Policy, Registry
-from irminsul.integrations.sglang import finding, planner
+from irminsul.integrations.sglang.admission import finding
+from irminsul.integrations.sglang.batch import planner
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Span, Window
+from irminsul.integrations.sglang.tree.mirror import TreeMirror
 
 NAMESPACE = Namespace(model="m")
 LIMITS = Limits(rows=64, row_tokens=10**6, min_span=8, positions=10**6)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from irminsul.integrations.sglang import provenance
-from irminsul.integrations.sglang.provenance import Moved, NodeRecord
+from irminsul.integrations.sglang.tree import provenance
+from irminsul.integrations.sglang.tree.provenance import Moved, NodeRecord
 
 
 @st.composite

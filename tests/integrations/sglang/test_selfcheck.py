@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import selfcheck
+from irminsul.integrations.sglang.start import selfcheck
 from irminsul.rotation import RopeTable
 from torch import Tensor, nn
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from irminsul import Namespace
-from irminsul.integrations.sglang import tenancy
+from irminsul.integrations.sglang.tree import tenancy
 
 keys = st.none() | st.text("ab:-0123\0", max_size=6) | st.builds(tenancy._MARK.__add__, st.text())
 

@@ -13,27 +13,22 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from irminsul.integrations.sglang import (
-    expansion,
-    finding,
-    heads,
-    planner,
-    refuse,
-    streams,
-    testing,
-)
-from irminsul.integrations.sglang.admission import Admission
+from irminsul.integrations.sglang import streams, testing
+from irminsul.integrations.sglang.admission import finding
+from irminsul.integrations.sglang.admission.adder import Admission
+from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import Agreement
-from irminsul.integrations.sglang.costs import Costs
+from irminsul.integrations.sglang.batch import expansion, heads, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
+from irminsul.integrations.sglang.start import refuse
 from irminsul.integrations.sglang.tiers.off import NoTiers
 from irminsul.rotation import RopeTable, relocate_rows
 
 if TYPE_CHECKING:
-    from irminsul.integrations.sglang.cache import IrminsulRadixCache
     from irminsul.integrations.sglang.share.lending import Sharing
+    from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
 
 
 class Hooks:

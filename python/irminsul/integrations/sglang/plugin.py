@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from irminsul.integrations.sglang import runtime, tenancy
+from irminsul.integrations.sglang import runtime
 from irminsul.integrations.sglang.attention import registration
+from irminsul.integrations.sglang.tree import tenancy
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def register() -> None:
 
 
 def _build(context: Any) -> Any:
-    from irminsul.integrations.sglang.build import build_cache
+    from irminsul.integrations.sglang.start.build import build_cache
 
     return build_cache(context)
 

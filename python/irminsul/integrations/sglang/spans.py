@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang.nodes import Rows
-from irminsul.integrations.sglang.provenance import Moved
+from irminsul.integrations.sglang.tree.nodes import Rows
+from irminsul.integrations.sglang.tree.provenance import Moved
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from irminsul import Policy, Registry, Reuse
-from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.nodes import record_of
-from irminsul.integrations.sglang.provenance import Moved
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
+from irminsul.integrations.sglang.tree.nodes import record_of
+from irminsul.integrations.sglang.tree.provenance import Moved
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams

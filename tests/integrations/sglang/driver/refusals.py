@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import build, compat, plugin, refuse, tenancy
+from irminsul.integrations.sglang import compat, plugin
+from irminsul.integrations.sglang.start import build, refuse
+from irminsul.integrations.sglang.tree import tenancy
 from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator

@@ -6,7 +6,8 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from irminsul.integrations.sglang import plugin, tenancy
+from irminsul.integrations.sglang import plugin
+from irminsul.integrations.sglang.tree import tenancy
 from sglang.srt.entrypoints.openai.protocol import CompletionRequest
 from sglang.srt.entrypoints.openai.serving_base import OpenAIServingBase
 from sglang.srt.plugins.hook_registry import HookRegistry

@@ -18,7 +18,8 @@ from irminsul.demo import cpu_host
 cpu_host._pin_nothing()
 
 from irminsul.attention import PAGE_SIZE  # noqa: E402
-from irminsul.integrations.sglang import finding, planner  # noqa: E402
+from irminsul.integrations.sglang.admission import finding  # noqa: E402
+from irminsul.integrations.sglang.batch import planner  # noqa: E402
 from irminsul.integrations.sglang.metrics import Metrics  # noqa: E402
 from irminsul.integrations.sglang.settings import Settings  # noqa: E402
 from irminsul.integrations.sglang.share.cache import SharingRadixCache  # noqa: E402

@@ -20,11 +20,11 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
 from irminsul.attention import PAGE_SIZE
-from irminsul.integrations.sglang.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.compat import pool_row
-from irminsul.integrations.sglang.nodes import record_of
 from irminsul.integrations.sglang.share.lending import Sharing, give_back
 from irminsul.integrations.sglang.share.loans import Interval, Loan
+from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
+from irminsul.integrations.sglang.tree.nodes import record_of
 
 # Stands in the extra_key of nodes without their prefix, before a digest of that prefix.
 _PIECE = "\0irminsul-piece-"

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang import testing
+from irminsul.integrations.sglang.batch.planner import Placed
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.planner import Placed
 from irminsul.integrations.sglang.share.loans import Lent, Loan, Part
 from irminsul.integrations.sglang.share.tables import (
     MOST_CUTS,

@@ -15,9 +15,9 @@ from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.compat import server_value
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.selfcheck import rope_table
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.share.tables import LoanTables
+from irminsul.integrations.sglang.start.selfcheck import rope_table
 
 MOST_BORROWERS = 256
 """Requests that may borrow at the same time; each costs the tiles of a longest prompt, 16 bytes a

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from irminsul.integrations.sglang.nodes import record_of
+from irminsul.integrations.sglang.tree.nodes import record_of
 
 __all__ = ["Offered", "offered", "origins", "path_to"]
 

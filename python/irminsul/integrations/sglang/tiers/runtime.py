@@ -35,7 +35,7 @@ from irminsul.rotation import RopeTable
 from irminsul.tiers import ChunkPool, CostModel, MooncakeSettings, MooncakeTier
 
 if TYPE_CHECKING:
-    from irminsul.integrations.sglang.cache import IrminsulRadixCache
+    from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
 
 Call = Callable[..., Any]
 

@@ -17,9 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang import provenance
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.provenance import Moved
 from irminsul.integrations.sglang.spans import (
     BatchPlan,
     HostCopy,
@@ -27,6 +25,8 @@ from irminsul.integrations.sglang.spans import (
     Span,
     Window,
 )
+from irminsul.integrations.sglang.tree import provenance
+from irminsul.integrations.sglang.tree.provenance import Moved
 
 Placed = list[tuple[Span, Tensor]]
 Divide = Callable[[list[Window], Placed], tuple[Placed, tuple[Any, ...]]]

@@ -18,18 +18,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from irminsul.errors import IrminsulError
-from irminsul.integrations.sglang import budget, compat, finding, planner, refuse, testing
+from irminsul.integrations.sglang import compat, testing
+from irminsul.integrations.sglang.admission import budget, finding
+from irminsul.integrations.sglang.admission.costs import Costs
+from irminsul.integrations.sglang.admission.gathering import Gathering
 from irminsul.integrations.sglang.agreement import Agreement
-from irminsul.integrations.sglang.costs import Costs
-from irminsul.integrations.sglang.gathering import Gathering
+from irminsul.integrations.sglang.batch import planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Window
+from irminsul.integrations.sglang.start import refuse
 from irminsul.integrations.sglang.tiers.off import NoTiers
 from irminsul.rotation import check_relocations
 
 if TYPE_CHECKING:
-    from irminsul.integrations.sglang.cache import IrminsulRadixCache
+    from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
 
 Call = Callable[..., Any]
 

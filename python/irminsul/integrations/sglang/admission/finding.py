@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from irminsul import Namespace, Reuse
+from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import NOTHING, Agreement, digest_of
 from irminsul.integrations.sglang.compat import prompt_tokens
-from irminsul.integrations.sglang.costs import Costs
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
-from irminsul.integrations.sglang.nodes import ids_of
 from irminsul.integrations.sglang.spans import Found, Limits, Span, Window
+from irminsul.integrations.sglang.tree.mirror import TreeMirror
+from irminsul.integrations.sglang.tree.nodes import ids_of
 
 
 def find_spans(

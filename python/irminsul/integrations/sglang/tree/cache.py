@@ -19,12 +19,14 @@ from typing import Any
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
 from irminsul import Namespace, Registry
-from irminsul.integrations.sglang import refuse, tenancy, testing
+from irminsul.integrations.sglang import testing
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.mirror import TreeMirror
-from irminsul.integrations.sglang.nodes import touch
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.start import refuse
 from irminsul.integrations.sglang.tiers.off import NoTiers
+from irminsul.integrations.sglang.tree import tenancy
+from irminsul.integrations.sglang.tree.mirror import TreeMirror
+from irminsul.integrations.sglang.tree.nodes import touch
 
 logger = logging.getLogger(__name__)
 

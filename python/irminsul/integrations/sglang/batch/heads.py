@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from irminsul.integrations.sglang import refuse
+from irminsul.integrations.sglang.start import refuse
 from irminsul.integrations.sglang.streams import to_device, use_on_this_stream
 
 

@@ -19,10 +19,17 @@ from numpy.typing import NDArray
 
 from irminsul import Namespace, Registry, Reuse
 from irminsul.errors import IrminsulError, UnknownNode
-from irminsul.integrations.sglang import provenance
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.nodes import Rows, climb, hold, offset_of, record_of, set_record
-from irminsul.integrations.sglang.provenance import Moved, NodeRecord, Segment
+from irminsul.integrations.sglang.tree import provenance
+from irminsul.integrations.sglang.tree.nodes import (
+    Rows,
+    climb,
+    hold,
+    offset_of,
+    record_of,
+    set_record,
+)
+from irminsul.integrations.sglang.tree.provenance import Moved, NodeRecord, Segment
 
 
 class TreeMirror:

@@ -11,22 +11,16 @@ from typing import Any
 
 from irminsul import ChunkParams, Policy, Registry, __version__, native
 from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import (
-    absorb,
-    compat,
-    plugin,
-    refuse,
-    runtime,
-    selfcheck,
-    settings,
-)
+from irminsul.integrations.sglang import compat, plugin, runtime, settings
+from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.attention import registration
-from irminsul.integrations.sglang.costs import Costs
+from irminsul.integrations.sglang.batch import absorb
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.share import start as share
 from irminsul.integrations.sglang.spans import Limits
+from irminsul.integrations.sglang.start import refuse, selfcheck
 from irminsul.rotation import RopeTable
 
 logger = logging.getLogger(__name__)
@@ -163,7 +157,7 @@ def _tree(context: Any, options: Settings) -> Any:
         from irminsul.integrations.sglang.share.cache import SharingRadixCache
 
         return SharingRadixCache
-    from irminsul.integrations.sglang.cache import IrminsulRadixCache
+    from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
 
     return IrminsulRadixCache
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from irminsul.integrations.sglang.provenance import NodeRecord
+from irminsul.integrations.sglang.tree.provenance import NodeRecord
 
 _RECORD = "irm_record"
 

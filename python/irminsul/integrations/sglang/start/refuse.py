@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from irminsul.integrations.sglang import tenancy
 from irminsul.integrations.sglang.compat import server_value
+from irminsul.integrations.sglang.tree import tenancy
 
 # Extend paths that were read to write a batch's KV before reading any, and to take the absorbed
 # form for it. A backend from elsewhere says so with ``accepts_virtual_rows = True``.

@@ -62,6 +62,19 @@ class Sources:
         where, found = self.find(dotted)
         return set(self._attributes(where, cast(ast.ClassDef, found)))
 
+    def callers(self, dotted: str, name: str) -> set[str]:
+        """Return the methods of a class that call its method `name`, also by way of others."""
+        where, owner = self.find(dotted)
+        mentions: dict[str, set[str]] = {}
+        for method in self._methods(where, cast(ast.ClassDef, owner)):
+            names = {node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute)}
+            mentions.setdefault(method.name, names)
+        found_names, before = {name}, 0
+        while len(found_names) > before:
+            before = len(found_names)
+            found_names |= {method for method, names in mentions.items() if names & found_names}
+        return found_names - {name}
+
     def _module(self, name: str) -> ast.Module | None:
         base = self._folder.joinpath(*name.split("."))
         for file in (base.with_suffix(".py"), base / "__init__.py"):
@@ -104,6 +117,11 @@ class Sources:
                     continue  # a builtin, or a class from elsewhere
                 if isinstance(found, ast.ClassDef):
                     yield where, found
+
+    def _methods(self, module: str, owner: ast.ClassDef) -> Iterator[Function]:
+        yield from (node for node in owner.body if isinstance(node, Function))
+        for where, base in self._bases(module, owner):
+            yield from self._methods(where, base)
 
     def _attributes(self, module: str, owner: ast.ClassDef) -> Iterator[str]:
         for statement in _statements(owner.body):

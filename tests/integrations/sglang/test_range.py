@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def wrong(release: Sources) -> list[str]:
 
 def test_every_attribute_is_there(release: Sources) -> None:
     assert wrong(release) == []
+
+
+def test_every_way_into_the_tree_is_irminsuls(release: Sources) -> None:
+    """A request whose rows came in by another way would have no subtree and no provenance."""
+    file = hosts.ROOT / "python/irminsul/integrations/sglang/tree/cache.py"
+    module = ast.parse(file.read_text())
+    cache = next(node for node in module.body if isinstance(node, ast.ClassDef))
+    wrapped = {node.name for node in cache.body if isinstance(node, ast.FunctionDef)}
+    callers = release.callers("mem_cache.radix_cache.RadixCache", "insert")
+    ways = {name for name in callers if not name.startswith("_")}
+    assert ways, "something inserts"
+    assert ways <= wrapped
 
 
 def test_the_range_is_the_one_that_is_declared() -> None:

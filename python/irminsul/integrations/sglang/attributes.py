@@ -178,6 +178,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 # Each group needs one of its members: the versions differ here.
 EITHER: tuple[tuple[str, ...], ...] = (
+    # How the rows of a request that ends get into the tree.
+    (
+        "mem_cache.radix_cache.RadixCache.checkpoint",
+        "mem_cache.radix_cache.RadixCache.insert_req",
+        "mem_cache.radix_cache.RadixCache.cache_finished_req",
+    ),
     (
         "mem_cache.radix_cache.RadixCache.checkpoint",
         "mem_cache.radix_cache.RadixCache.cache_unfinished_req",

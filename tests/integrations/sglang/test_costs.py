@@ -91,7 +91,20 @@ def test_what_is_chosen_is_never_dearer_than_computing_everything(
     assert set(kept) <= set(spans)
     edges = [0, *itertools.chain.from_iterable(kept), end]
     holes = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
-    forms = [costs.absorbed, costs.decompressed] if decompresses else [costs.absorbed]
+    behind = sum(start for start, _ in holes)
+    forms = [costs.absorbed]
+    if decompresses and (behind >= costs.threshold or not behind):
+        forms = [costs.decompressed, *(forms if behind else [])]
     chosen = min(form(holes) for form in forms) + (costs.batch if kept else 0.0)
-    cold = min(form([(0, end)]) for form in forms[-1:])
+    cold = (costs.decompressed if decompresses else costs.absorbed)([(0, end)])
     assert chosen <= cold + 1e-6
+
+
+def test_much_text_behind_a_short_prefix_is_not_absorbed() -> None:
+    """SGLang absorbs behind few prefix tokens, where thousands of queries are dearer so."""
+    span = (3686, 4505)
+    assert COSTS.worthwhile(0, 8192, [span]) == set()
+    assert replace(COSTS, threshold=0).worthwhile(0, 8192, [span]) == {span}
+    # An exact prefix makes SGLang absorb the rest in any case: then the span is a gain.
+    assert COSTS.worthwhile(100, 8192, [span]) == {span}
+    assert COSTS.worthwhile(0, 32_768, [(14_746, 18_022)]) == {(14_746, 18_022)}

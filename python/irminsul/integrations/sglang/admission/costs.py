@@ -27,6 +27,8 @@ _EXPANSION = 3.8e8
 # Microseconds for one more row, and for a batch that is planned at all.
 _ROW = 130.0
 _BATCH = 500.0
+# SGLang's default of SGLANG_CHUNKED_PREFIX_CACHE_THRESHOLD.
+_THRESHOLD = 8192
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class Costs:
         A batch that moves anything, against one that does not.
     decompresses
         Whether the attention backend has the decompressed form for rows with a prefix.
+    threshold
+        Prefix tokens of all rows together from which on SGLang uses it for them; with fewer it
+        absorbs, and with none it decompresses.
     """
 
     token: float
@@ -56,9 +61,17 @@ class Costs:
     row: float = _ROW
     batch: float = _BATCH
     decompresses: bool = True
+    threshold: int = _THRESHOLD
 
     @classmethod
-    def of_model(cls, config: Any, ranks: int = 1, *, decompresses: bool = True) -> Costs:
+    def of_model(
+        cls,
+        config: Any,
+        ranks: int = 1,
+        *,
+        decompresses: bool = True,
+        threshold: int = _THRESHOLD,
+    ) -> Costs:
         """Return the costs of a DeepSeek-style model.
 
         Parameters
@@ -67,7 +80,7 @@ class Costs:
             The model's Hugging Face configuration.
         ranks
             Tensor-parallel ranks that share its heads and experts.
-        decompresses
+        decompresses, threshold
             See the class.
         """
         layers, heads = config.num_hidden_layers, config.num_attention_heads
@@ -80,6 +93,7 @@ class Costs:
             pair_decompressed=scale * (nope + rope + value) / _DECOMPRESSED,
             expand=scale * rank * (nope + value) / _EXPANSION,
             decompresses=decompresses,
+            threshold=threshold,
         )
 
     def absorbed(self, holes: Iterable[Hole]) -> float:
@@ -113,16 +127,18 @@ class Costs:
         spans
             Disjoint, ascending parts of it that could be moved.
         """
-        if not self.decompresses:
-            cold, moved = self.absorbed([(start, end)]), self.absorbed(_holes(start, end, spans))
-            return set(spans) if moved + self.batch < cold else set()
-        long = self._long(start, spans)
-        choices: tuple[tuple[float, Sequence[Hole]], ...] = (
-            (self.decompressed([(start, end)]), []),
-            (self.absorbed(_holes(start, end, spans)) + self.batch, spans),
-            (self.decompressed(_holes(start, end, long)) + self.batch, long),
-        )
+        choices: list[tuple[float, Sequence[Hole]]] = [(self.cheapest([(start, end)]), [])]
+        for kept in (spans, self._long(start, spans)) if self.decompresses else (spans,):
+            choices.append((self.cheapest(_holes(start, end, kept)) + self.batch, kept))
         return set(min(choices, key=lambda choice: choice[0])[1])
+
+    def cheapest(self, holes: Sequence[Hole]) -> float:
+        """Return what `holes` cost in the cheapest form that SGLang can be made to run them in."""
+        behind = sum(start for start, _ in holes)
+        if not self.decompresses or 0 < behind < self.threshold:
+            return self.absorbed(holes)
+        decompressed = self.decompressed(holes)
+        return min(decompressed, self.absorbed(holes)) if behind else decompressed
 
     def _long(self, start: int, spans: Sequence[Hole]) -> list[Hole]:
         """Return the spans that are worth a row of their own in the decompressed form."""

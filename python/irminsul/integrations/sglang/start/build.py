@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from typing import Any
 
 from irminsul import ChunkParams, Policy, Registry, __version__, native
@@ -212,7 +213,20 @@ def _costs(context: Any, pool: Any, options: Settings) -> Costs | None:
     decompresses = prefill in absorb.DECOMPRESSING
     if prefill == registration.NAME:
         decompresses = registration.decompresses() and options.reuse == "copy"
-    return Costs.of_model(context.model_config.hf_text_config, ranks, decompresses=decompresses)
+    attention = _attention(context.tp_worker.model_runner.model)
+    if getattr(attention, "flashinfer_mla_disable_ragged", False):
+        decompresses = decompresses and prefill not in ("flashinfer", "flashmla")
+    threshold = getattr(attention, "chunked_prefix_cache_threshold", None)
+    if getattr(attention, "disable_chunked_prefix_cache", False):
+        threshold = sys.maxsize
+    sizes = {} if threshold is None else {"threshold": int(threshold)}
+    text = context.model_config.hf_text_config
+    return Costs.of_model(text, ranks, decompresses=decompresses, **sizes)
+
+
+def _attention(model: Any) -> Any:
+    """Return the first MLA layer, which says when SGLang decompresses keys."""
+    return next((m for m in model.modules() if hasattr(m, "kv_lora_rank")), None)
 
 
 def _identity(context: Any, pool: Any, table: RopeTable) -> dict[str, str]:

@@ -72,7 +72,8 @@ class Fuzz(Parts):
             self.facts["again"] += 1
         else:
             ids = self.prompt(header)[: WIDTH - 600]
-            request = self.request(ids, int(self.random.random() < 0.2))
+            tenant, exact = self.random.random() < 0.2, self.random.random() < 0.1
+            request = self.request(ids, int(tenant), exact)
         prefix, end = self.match(request), len(request.full_untruncated_fill_ids)
         if end - prefix > 300 and self.random.random() < 0.4:
             end = self.random.randint(prefix + 100, end)
@@ -102,7 +103,7 @@ class Fuzz(Parts):
             self.told.append([*request.origin_input_ids, *request.output_ids])
         self.release(request, keep=how == 0)
         if how == 2:
-            if not hasattr(request, "prefix_len"):
+            if self.held(request) is request:
                 request.kv = None
             request.reset_for_retract()
             ids = [*request.origin_input_ids, *request.output_ids]
@@ -135,7 +136,30 @@ class Fuzz(Parts):
         }
 
 
+def depths_behind_a_deep_prefix() -> list[int]:
+    """Borrow behind a prefix of moved rows of moved rows, and find what was computed there."""
+    parts = Fuzz(0)
+    document, passage, lent, question = (parts.text(n) for n in (200, 150, 640, 130))
+
+    def serve(ids: list[int]) -> None:
+        request = parts.request(ids, 0, False)
+        parts.run_batch([(request, parts.match(request), len(ids))])
+        parts.end(request, 0)
+
+    serve(parts.text(70) + document + parts.text(10))
+    serve(parts.text(70) + lent + parts.text(10))
+    serve(parts.text(90) + document + passage + parts.text(5))
+    prefix = parts.text(75) + passage + parts.text(60)
+    serve(prefix)
+    serve(prefix + lent + question + parts.text(70))
+    assert parts.facts["most_borrowed"] > 500
+    last = parts.request(parts.text(80) + question + parts.text(9), 0, False)
+    window = parts.found(last, parts.match(last), len(last.full_untruncated_fill_ids))
+    return [span.depth for span in window.spans]
+
+
 def main() -> None:
+    print("DEPTHS", json.dumps(depths_behind_a_deep_prefix()), flush=True)
     for seed in range(3):
         print("FACTS", json.dumps(Fuzz(seed).run(int(sys.argv[1]))), flush=True)
 

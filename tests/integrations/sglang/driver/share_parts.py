@@ -43,7 +43,9 @@ TOKEN, POSITION, TENANT, DEPTH, HOPS = range(5)
 
 # What a request has beyond what it asked for, and needs the server's arguments.
 common._release_overallocated_kv_indices = lambda *_: None
-Req.effective_kv_committed_len = lambda request: request.kv_committed_len
+Req.effective_kv_committed_len = lambda request: getattr(
+    request, "kv_committed_len", getattr(request.kv, "kv_committed_len", None)
+)
 Req.owned_kv_len = lambda request: request.kv.kv_committed_len
 
 Round = tuple[Any, int, int]  # a request, and the positions of its prompt that it prefills
@@ -79,11 +81,13 @@ class Parts:
             "batches_of_borrowers": 0,
         }  # fmt: skip
 
-    def request(self, ids: list[int], tenant: int) -> Any:
+    def request(self, ids: list[int], tenant: int, exact: bool) -> Any:
         key = [None, "another"][tenant]
-        made = Req("r", "", array("q", ids), SamplingParams(max_new_tokens=4), extra_key=key)
+        options = {"custom_params": {"irminsul": False}} if exact else {}
+        sampling = SamplingParams(max_new_tokens=4, **options)
+        made = Req("r", "", array("q", ids), sampling, extra_key=key)
         made.full_untruncated_fill_ids = array("q", ids)
-        made.tenant = tenant
+        made.tenant, made.exact = tenant, exact
         return made
 
     def match(self, request: Any) -> int:
@@ -97,7 +101,7 @@ class Parts:
             request.lock = self.cache.lock(found.last_device_node)
             return int(found.device_prefix_len)
         request.prefix_indices = found.device_indices
-        request.cache_protected_len = len(found.device_indices)
+        self.held(request).cache_protected_len = len(found.device_indices)
         self.cache.inc_lock_ref(found.last_device_node)
         return len(found.device_indices)
 
@@ -121,7 +125,8 @@ class Parts:
         whole = Window(request, start, len(request.full_untruncated_fill_ids))
         planner.forget_produced_again(whole)
         namespace = self.cache.lookup_namespace(request)
-        finding.find_spans(whole, self.cache.mirror, namespace, self.limits, self.metrics)
+        if namespace is not None:
+            finding.find_spans(whole, self.cache.mirror, namespace, self.limits, self.metrics)
         window = Window(request, start, end, whole.spans, whole.changes)
         window.cut(end)
         return window
@@ -155,7 +160,12 @@ class Parts:
         return request.prefix_indices
 
     def row_of(self, request: Any) -> int | None:
-        return request.kv.req_pool_idx if hasattr(request, "prefix_len") else request.req_pool_idx
+        row: int | None = self.held(request).req_pool_idx
+        return row
+
+    def held(self, request: Any) -> Any:
+        """Return where this release keeps what a request holds (0.5.19 moved it)."""
+        return request.kv if hasattr(request.kv, "req_pool_idx") else request
 
     def allocate(self, start: int, end: int, before: torch.Tensor) -> torch.Tensor | None:
         """Slots of positions ``[start, end)``: the rest of a page, then whole ones."""
@@ -189,11 +199,14 @@ class Parts:
         if hasattr(request, "prefix_len"):
             request.extend_end = end
             request.kv.kv_allocated_len = request.kv.kv_committed_len = end
-        else:
-            request.set_extend_range(0, end)
+            return
+        request.set_extend_range(0, end)
+        request.inflight_middle_chunks = 1
+        if self.held(request) is request:
             request.kv = SimpleNamespace(kv_allocated_len=end, swa_evicted_seqlen=0)
             request.kv_committed_len = end
-            request.inflight_middle_chunks = 1
+        else:
+            request.kv.kv_allocated_len = request.kv.kv_committed_len = end
 
     def compute(self, window: Window, slots: torch.Tensor) -> None:
         """Fill what lies outside of spans; each row is as approximate as any before it."""
@@ -284,8 +297,8 @@ class Parts:
         own = 0
         for request in self.running:
             self.read(request)
-            held = request.kv if hasattr(request, "prefix_len") else request
-            own += -(-self.length(request) // PAGE_SIZE) * PAGE_SIZE - held.cache_protected_len
+            own += -(-self.length(request) // PAGE_SIZE) * PAGE_SIZE
+            own -= self.held(request).cache_protected_len
         parts = self.pool.available_size(), self.cache.evictable_size(), self.cache.protected_size()
         assert sum(parts) + own == SIZE, (*parts, own)
 
@@ -321,5 +334,8 @@ class Parts:
         truth = self.truth[:, slots]
         ids = torch.tensor([*request.origin_input_ids, *request.output_ids][:length])
         wrong = (truth[TOKEN] != ids) | (truth[POSITION] + deltas != torch.arange(length))
-        self.facts["lies"] += int((wrong | (truth[TENANT] != request.tenant)).sum())
+        wrong |= truth[TENANT] != request.tenant
+        if request.exact:
+            wrong |= truth[DEPTH] != 0
+        self.facts["lies"] += int(wrong.sum())
         self.facts["read"] += length

@@ -1,16 +1,17 @@
-"""Engines that ask for borrowing, one by one -> the sentence that refuses each, none started."""
+"""Engines that ask for borrowing, one by one -> the sentence that refuses each, none started.
+
+Asked where an engine that starts asks for its tree.
+"""
 
 from __future__ import annotations
 
 import json
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from irminsul.errors import Unsupported
-from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.settings import Settings
-from irminsul.integrations.sglang.share import start as share_start
+from irminsul.integrations.sglang.start import build
 from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
 from sglang.srt.mem_cache.radix_cache import RadixCache
 
@@ -30,28 +31,24 @@ def context(page: int = 64, loans: Any = "tables", **arguments: Any) -> Any:
 
 def refusal(given: Any, options: Settings = SHARE) -> str:
     try:
-        share_start.check(given, options)
+        assert build._tree(given, options).__name__ == "SharingRadixCache"
     except Unsupported as error:
         return str(error)
     return ""
 
 
-def with_ranks(ranks: int) -> str:
-    with mock.patch.object(Agreement, "ranks", ranks):
-        return refusal(context())
-
-
-def between_releases() -> str:
-    """A release like those between 0.5.16 and 0.5.22, which free rows in a third way."""
-    if not hasattr(BasePrefixCache, "on_release"):
-        with mock.patch.object(RadixCache, "free_kv_row", create=True):
-            return refusal(context())
-    kept = BasePrefixCache.on_release
-    del BasePrefixCache.on_release
+def strange_release() -> str:
+    """A release that frees rows by none of the calls that are known."""
+    names = ("cache_finished_req", "on_release")
+    classes = (RadixCache, BasePrefixCache)
+    kept = [(one, name, vars(one)[name]) for one in classes for name in names if name in vars(one)]
+    for one, name, _ in kept:
+        delattr(one, name)
     try:
         return refusal(context())
     finally:
-        BasePrefixCache.on_release = kept
+        for one, name, function in kept:
+            setattr(one, name, function)
 
 
 def main() -> None:
@@ -61,11 +58,10 @@ def main() -> None:
         "decode": refusal(context(decode_attention_backend="flashmla")),
         "page": refusal(context(page=16, loans=None)),
         "tables": refusal(context(loans=None)),
-        "ranks": with_ranks(2),
         "parallel": refusal(context(enable_dp_attention=True)),
         "events": refusal(context(kv_events_config="{}")),
         "tiers": refusal(context(), Settings(reuse="share", host_bytes=1 << 30)),
-        "release": between_releases(),
+        "release": strange_release(),
     }
     print(json.dumps(found))
 

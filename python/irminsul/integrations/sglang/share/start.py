@@ -11,7 +11,6 @@ from typing import Any
 from irminsul.attention import PAGE_SIZE
 from irminsul.errors import Unsupported
 from irminsul.integrations.sglang import settings
-from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.compat import server_value
 from irminsul.integrations.sglang.metrics import Metrics
@@ -80,9 +79,6 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
     page = context.params.page_size
     if page != PAGE_SIZE:
         yield f"pages of {page} tokens are not lent: use --page-size {PAGE_SIZE}."
-    ranks = Agreement.of(context).ranks
-    if ranks > 1:
-        yield f"{ranks} ranks serve the same requests, and loans are kept for one rank alone."
     if server_value(arguments, "enable_dp_attention"):
         yield "with attention data parallelism it was never run: drop --enable-dp-attention."
     if server_value(arguments, "kv_events_config"):
@@ -95,10 +91,12 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
             "rows beyond the pool are copied from a request's own slots: unset "
             "IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER."
         )
-    older = hasattr(RadixCache, "cache_finished_req") and not hasattr(RadixCache, "free_kv_row")
-    newer = hasattr(RadixCache, "checkpoint") and hasattr(RadixCache, "on_release")
-    if not (older or newer):
-        yield "this SGLang releases rows in a way that was not looked at: use 0.5.16 or 0.5.23."
+    # At the end the tree is told of a row and frees it in one call, or in two with a last one.
+    apart = any(hasattr(RadixCache, name) for name in ("checkpoint", "insert_req"))
+    if not hasattr(RadixCache, "cache_finished_req") and not (
+        apart and hasattr(RadixCache, "on_release")
+    ):
+        yield "this SGLang releases rows in a way that was not looked at: use 0.5.16 to 0.5.23."
     loans = getattr(context.tp_worker.model_runner.attn_backend, "loans", None)
     if set(names) == {registration.NAME} and page == PAGE_SIZE and loans is None:
         yield "the attention backend has no tables for borrowed pages."

@@ -203,7 +203,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="results file to write")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--sessions", type=int, default=12)
-    parser.add_argument("--requests", type=int, default=60, help="on the small pool")
+    parser.add_argument("--requests", type=int, default=45, help="on the small pool")
     parser.add_argument("--pool", type=int, default=64 * 1023)
     parser.add_argument("--small", type=int, default=64 * 191)
     parser.add_argument("--engine", default="{}", help="JSON of engine arguments")
@@ -222,7 +222,7 @@ def main() -> int:
     engines, rows = start(arguments), list[Row]()
     drawn = Drawn(arguments.model, 4)
     try:
-        for step, count in ((sessions, arguments.sessions), (pressed, arguments.requests)):
+        for step, count in ((pressed, arguments.requests), (sessions, arguments.sessions)):
             rows += step(engines, drawn, count)
             if arguments.out:
                 save(arguments.out, rows)

@@ -32,7 +32,7 @@ def serve(engine: Any, prompts: list[Any]) -> list[dict[str, Any]]:
     for ids in prompts:
         began = time.perf_counter()
         answer = engine.generate(
-            input_ids=ids.tolist(), sampling_params={"max_new_tokens": 4, "temperature": 0.0}
+            input_ids=ids.tolist(), sampling_params={"max_new_tokens": 2, "temperature": 0.0}
         )
         found.append(
             {
@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--pool", type=int, default=80_000)
     parser.add_argument("--host-bytes", type=int, default=12 << 30)
+    parser.add_argument("--store-bytes", type=int, default=12 << 30)
     parser.add_argument("--options", default="{}", help="more arguments of sglang.Engine, JSON")
     parser.add_argument("--store", action="store_true", help="with a Mooncake Store on loopback")
     arguments = parser.parse_args()
@@ -152,7 +153,7 @@ def main() -> None:
         if arguments.store:
             from tiers.mooncake_store import Store
 
-            store = Store(Path(folder), 24 << 30)
+            store = Store(Path(folder), arguments.store_bytes)
             os.environ["IRMINSUL_POOL_MASTER"] = store.address
         try:
             run(arguments, store)

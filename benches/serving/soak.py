@@ -184,7 +184,7 @@ def engine(device: str, backend: str, page: int) -> tuple[str, dict[str, Any]]:
         **common,
         "attention_backend": backend,
         "page_size": page,
-        "mem_fraction_static": 0.3,
+        "mem_fraction_static": 0.6,
         "chunked_prefill_size": 1024,
         "max_total_tokens": 24_000,
         "schedule_conservativeness": 0.3,
@@ -236,6 +236,7 @@ def parsed() -> argparse.Namespace:
         default=True,
         help="on a GPU, first compare both forms of attention with computing everything",
     )
+    parser.add_argument("--engine", default="{}", help="more engine arguments, as JSON")
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -251,7 +252,7 @@ def parsed() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
     """Return what the soak found, and whether all of it is as it must be."""
     model, options = engine(arguments.device, arguments.attention_backend, arguments.page_size)
-    server = Server(model, arguments.backend, **options)
+    server = Server(model, arguments.backend, **{**options, **json.loads(arguments.engine)})
     scale = 1 if arguments.device == "cpu" else 8
     soak = Soak(server, random.Random(arguments.seed), scale)
     ours = arguments.backend == "irminsul"

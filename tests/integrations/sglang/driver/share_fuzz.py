@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
-from share_parts import ENTRIES, REQUESTS, SIZE, WIDTH, Parts
+from share_parts import ENTRIES, REQUESTS, WIDTH, Parts
+from share_truth import SIZE
 
 
 class Fuzz(Parts):

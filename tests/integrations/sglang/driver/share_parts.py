@@ -1,7 +1,6 @@
-"""SGLang's tree, pool and requests, driven as its scheduler does -> what borrowers' rows hold.
+"""SGLang's tree, pool and requests, driven as its scheduler does -> requests that borrow.
 
-For every slot the truth is kept: token, position, tenant, and how approximate its row would be; a
-free slot holds nothing. Nothing is computed.
+Nothing is computed: `share_truth` keeps what each slot's row would hold.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from irminsul.integrations.sglang.settings import Settings  # noqa: E402
 from irminsul.integrations.sglang.share.cache import SharingRadixCache  # noqa: E402
 from irminsul.integrations.sglang.share.lending import Sharing  # noqa: E402
 from irminsul.integrations.sglang.share.tables import LoanTables  # noqa: E402
-from irminsul.integrations.sglang.spans import Limits, Span, Window  # noqa: E402
+from irminsul.integrations.sglang.spans import Limits, Window  # noqa: E402
 from irminsul.rotation import RopeTable  # noqa: E402
 from sglang.srt.managers.schedule_batch import Req  # noqa: E402
 from sglang.srt.mem_cache import common  # noqa: E402
@@ -35,11 +34,9 @@ from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
+from share_truth import DEPTH, HOPS, SIZE, Truth  # noqa: E402
 
-PAGES, REQUESTS, WIDTH, ENTRIES = 110, 6, 4096, 3
-SIZE = PAGES * PAGE_SIZE
-NOTHING = -1
-TOKEN, POSITION, TENANT, DEPTH, HOPS = range(5)
+REQUESTS, WIDTH, ENTRIES = 6, 4096, 3
 
 # What a request has beyond what it asked for, and needs the server's arguments.
 common._release_overallocated_kv_indices = lambda *_: None
@@ -51,10 +48,11 @@ Req.owned_kv_len = lambda request: request.kv.kv_committed_len
 Round = tuple[Any, int, int]  # a request, and the positions of its prompt that it prefills
 
 
-class Parts:
+class Parts(Truth):
     """The parts of one scheduler, with `running` requests."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self.random = random.Random(seed)
         arguments = {"dtype": torch.bfloat16, "device": "cpu", "kvcache": None, "need_sort": False}
         self.pool = PagedTokenToKVPoolAllocator(SIZE, PAGE_SIZE, **arguments)
@@ -74,12 +72,9 @@ class Parts:
         self.tables = LoanTables(ENTRIES, self.table, RopeTable(angles, interleaved=True))
         self.sharing = self.cache.sharing = Sharing(self.cache, self.tables, self.metrics)
         self.limits = Limits(64, 10**6, 16, WIDTH)
-        self.truth = torch.full((5, SIZE + PAGE_SIZE), NOTHING)
-        self.running: list[Any] = []
-        self.facts: dict[str, Any] = {
-            "lies": 0, "shallow": 0, "read": 0, "most_borrowed": 0, "evicted": 0, "rounds": 0,
-            "batches_of_borrowers": 0,
-        }  # fmt: skip
+        self.facts |= dict.fromkeys(
+            ("evicted", "rounds", "most_borrowed", "batches_of_borrowers"), 0
+        )
 
     def request(self, ids: list[int], tenant: int, exact: bool) -> Any:
         key = [None, "another"][tenant]
@@ -159,14 +154,6 @@ class Parts:
             return self.cache.path_device_indices(request.last_node)[:length]
         return request.prefix_indices
 
-    def row_of(self, request: Any) -> int | None:
-        row: int | None = self.held(request).req_pool_idx
-        return row
-
-    def held(self, request: Any) -> Any:
-        """Return where this release keeps what a request holds (0.5.19 moved it)."""
-        return request.kv if hasattr(request.kv, "req_pool_idx") else request
-
     def allocate(self, start: int, end: int, before: torch.Tensor) -> torch.Tensor | None:
         """Slots of positions ``[start, end)``: the rest of a page, then whole ones."""
         inside = -start % PAGE_SIZE
@@ -224,21 +211,6 @@ class Parts:
                 self.facts["shallow"] += bool((self.truth[HOPS, source] > span.hops).any())
                 context = max(context, int(self.truth[DEPTH, source].max()) + 1)
 
-    def fill(self, slots: Any, ids: Any, places: Any, tenant: int, depth: int) -> None:
-        for kind, value in ((TOKEN, ids), (POSITION, places), (TENANT, tenant), (DEPTH, depth)):
-            self.truth[kind, slots] = value
-        self.truth[HOPS, slots] = 0
-
-    def move(self, span: Span, target: torch.Tensor) -> None:
-        rows = self.truth[:, self.source(span)]
-        rows[POSITION] += span.delta
-        rows[DEPTH] += 1
-        rows[HOPS] += bool(span.delta)
-        self.truth[:, target] = rows
-
-    def source(self, span: Span) -> torch.Tensor:
-        return torch.cat([node.value[at : at + count] for node, at, count in span.rows])
-
     def publish(self, request: Any) -> None:
         if hasattr(request, "prefix_len"):
             common.checkpoint_kv_cache(request, self.cache)
@@ -259,9 +231,6 @@ class Parts:
             self.lengths(request, done + 1)
         return True
 
-    def length(self, request: Any) -> int:
-        return int(request.kv.kv_allocated_len)
-
     def release(self, request: Any, keep: bool) -> None:
         if hasattr(request, "prefix_len"):
             common.release_kv_cache(request, self.cache, checkpoint=keep)
@@ -278,64 +247,3 @@ class Parts:
             self.cache.unlock(request.lock)
         else:
             self.cache.dec_lock_ref(request.last_node)
-
-    # What must hold.
-
-    def free_pages(self) -> torch.Tensor:
-        if hasattr(self.pool, "get_all_free_pages"):
-            return self.pool.get_all_free_pages()
-        return torch.cat([self.pool.free_pages, self.pool.release_pages])
-
-    def poison(self) -> None:
-        slots = (self.free_pages()[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()
-        self.truth[:, slots] = NOTHING
-
-    def check(self) -> None:
-        free = self.free_pages()
-        assert 0 not in free
-        assert len(free.unique()) == len(free)
-        own = 0
-        for request in self.running:
-            self.read(request)
-            own += -(-self.length(request) // PAGE_SIZE) * PAGE_SIZE
-            own -= self.held(request).cache_protected_len
-        parts = self.pool.available_size(), self.cache.evictable_size(), self.cache.protected_size()
-        assert sum(parts) + own == SIZE, (*parts, own)
-
-    def seen(self, request: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the slot and the rotation of each position, as attention would read them."""
-        row = torch.tensor([self.row_of(request)])
-        table = self.tables.compose(self.table, row, torch.tensor([length], dtype=torch.int32))
-        tiles = table.tiles[: int(table.count[0])].long()
-        lo, hi = tiles[:, 1] & 0xFFFF, tiles[:, 1] >> 16
-        page, delta, pos0, first = (
-            part.repeat_interleave(hi - lo) for part in (tiles[:, 0], tiles[:, 2], tiles[:, 3], lo)
-        )
-        starts = (hi - lo).cumsum(0) - (hi - lo)
-        inside = torch.arange(len(page)) - starts.repeat_interleave(hi - lo)
-        assert torch.equal(pos0 + inside, torch.arange(length))
-        return page * PAGE_SIZE + first + inside, delta
-
-    def context(self, request: Any, length: int) -> int:
-        """Return how approximate the first `length` rows of a request are."""
-        if not length:
-            return 0
-        slots, _ = self.seen(request, length)
-        depth = self.truth[DEPTH, slots]
-        loan = self.sharing.at(self.row_of(request))
-        for run in loan.borrowed if loan is not None else ():
-            depth[run.start : run.end] += 1
-        return int(depth.max())
-
-    def read(self, request: Any) -> None:
-        """Ask the tiles of `request` what its positions hold."""
-        length = self.length(request)
-        slots, deltas = self.seen(request, length)
-        truth = self.truth[:, slots]
-        ids = torch.tensor([*request.origin_input_ids, *request.output_ids][:length])
-        wrong = (truth[TOKEN] != ids) | (truth[POSITION] + deltas != torch.arange(length))
-        wrong |= truth[TENANT] != request.tenant
-        if request.exact:
-            wrong |= truth[DEPTH] != 0
-        self.facts["lies"] += int(wrong.sum())
-        self.facts["read"] += length

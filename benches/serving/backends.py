@@ -247,7 +247,8 @@ def main() -> int:
     arguments.logs.mkdir(parents=True, exist_ok=True)
 
     def keep() -> None:
-        rows[:] = rows_of(found, arguments.cases, arguments.contexts, arguments.tokens)
+        cases = list(dict.fromkeys(arguments.cases))  # a case may be asked for again, for samples
+        rows[:] = rows_of(found, cases, arguments.contexts, arguments.tokens)
         if arguments.out:
             save(arguments.out, rows)
 

@@ -47,6 +47,11 @@ impl<'a, T: Element> Items<'a, T> {
         self.len
     }
 
+    /// Where an item lies, to be fetched into the cache.
+    pub(crate) fn place(&self, at: usize) -> *const T {
+        self.first.as_ptr().wrapping_add(at)
+    }
+
     /// The items from `at` on, at most `count`.
     pub(crate) fn copy(&self, at: usize, count: usize) -> impl ExactSizeIterator<Item = T> + '_ {
         let end = self.len.min(at.saturating_add(count));

@@ -280,13 +280,14 @@ where
     let (chunks, outside) = detached(py, items.len(), || {
         let mut chunker = Chunker::new(params);
         let mut outside = 0;
-        chunker.push_with(items.len(), |at, room| {
+        let narrow = |at: usize, room: &mut [u32]| {
             for (id, value) in room.iter_mut().zip(items.copy(at, usize::MAX)) {
                 let Wide(wide) = Wide::from(value);
                 outside |= wide >> 32;
                 *id = wide as u32;
             }
-        });
+        };
+        chunker.push_with(items.len(), narrow, |at| items.place(at).cast());
         (chunker.finish(), outside)
     });
     Some(if outside == 0 {

@@ -1,16 +1,26 @@
 //! Tokens that arrive in pieces -> the chunks of the whole sequence.
 //!
 //! Knows nothing of where the pieces come from. It holds a few blocks at a time, which stay in the
-//! processor's cache while they are scanned and hashed.
+//! processor's cache while they are scanned and hashed. A thread's next sequence finds their memory there.
+
+use std::cell::Cell;
 
 use crate::chunk::{Chunks, Cut, Cuts};
 use crate::gear::WINDOW;
 use crate::params::ChunkParams;
-use crate::simd::hash_chunks;
+use crate::simd::hash_chunks_before;
 
 /// Tokens that are taken in before they are scanned: blocks enough for looks at one beside the scan of the
 /// next, and few enough for the second-level cache.
 const BLOCK: usize = 2 * crate::scan::BLOCK;
+
+/// Most tokens of the memory that a thread keeps between sequences.
+const KEPT: usize = 16 * BLOCK;
+
+thread_local! {
+    /// Of some length, with any tokens in it.
+    static SPARE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+}
 
 /// Chunks a sequence piece by piece; the result does not depend on the pieces.
 ///
@@ -40,7 +50,8 @@ impl Chunker {
     pub fn new(params: &ChunkParams) -> Self {
         Self {
             params: *params,
-            text: Vec::new(),
+            // Without a spare (the thread ends), there is only less to use again.
+            text: SPARE.try_with(Cell::take).unwrap_or_default(),
             used: 0,
             origin: 0,
             scanned: 0,
@@ -52,14 +63,24 @@ impl Chunker {
 
     /// Takes the next tokens.
     pub fn push(&mut self, tokens: &[u32]) {
-        self.push_with(tokens.len(), |at, room| {
+        let fill = |at: usize, room: &mut [u32]| {
             room.copy_from_slice(&tokens[at..at + room.len()]);
-        });
+        };
+        self.push_with(tokens.len(), fill, |at| tokens.as_ptr().wrapping_add(at));
     }
 
     /// Takes the next `count` tokens, which `fill` writes: it is given an offset among them and
-    /// room for some, and is called once for each block.
-    pub fn push_with(&mut self, count: usize, mut fill: impl FnMut(usize, &mut [u32])) {
+    /// room for some, and is called once for each block. `place` says from where the one at an offset will be
+    /// read, so that it can be fetched in time; it is a hint, and may be null.
+    pub fn push_with(
+        &mut self,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u32]),
+        place: impl Fn(usize) -> *const u32,
+    ) {
+        let expected = count / self.params.avg() as usize * 5 / 4 + 2;
+        self.bounds.reserve(expected);
+        self.fingerprints.reserve(expected);
         let mut at = 0;
         while at < count {
             let pending = self.origin + self.used - self.scanned;
@@ -70,24 +91,25 @@ impl Chunker {
             self.used = end;
             at += room;
             if pending + room == BLOCK {
-                self.scan();
+                self.scan(place(at));
             }
         }
     }
 
     /// Ends the sequence.
     pub fn finish(mut self) -> Chunks {
-        self.scan();
+        self.scan(std::ptr::null());
         let end = self.origin + self.used;
         if self.bounds.last() != Some(&end) {
             self.bounds.push(end);
-            self.hash();
+            self.hash(std::ptr::null());
         }
-        Chunks::from_parts(self.bounds, self.fingerprints)
+        let (bounds, fingerprints) = (&mut self.bounds, &mut self.fingerprints);
+        Chunks::from_parts(std::mem::take(bounds), std::mem::take(fingerprints))
     }
 
-    /// Scans what is pending, and forgets what no later chunk needs.
-    fn scan(&mut self) {
+    /// Scans what is pending, and forgets what no later chunk needs. What comes next lies at `later`.
+    fn scan(&mut self, later: *const u32) {
         let Self {
             params,
             text,
@@ -111,7 +133,7 @@ impl Chunker {
         };
         while cuts.next_block(true, &mut emit).is_some() {}
         *scanned = origin + text.len();
-        self.hash();
+        self.hash(later);
         let last_cut = self.bounds.last().map_or(0, |end| end - self.origin);
         let needed = last_cut.min(self.used.saturating_sub(WINDOW));
         self.text.copy_within(needed..self.used, 0);
@@ -120,9 +142,20 @@ impl Chunker {
     }
 
     /// Fingerprints the chunks that were cut.
-    fn hash(&mut self) {
+    fn hash(&mut self, later: *const u32) {
         let fresh = &self.bounds[self.fingerprints.len()..];
         let local: Vec<usize> = fresh.iter().map(|bound| bound - self.origin).collect();
-        hash_chunks(&self.text[..self.used], &local, &mut self.fingerprints);
+        let text = &self.text[..self.used];
+        hash_chunks_before(text, &local, &mut self.fingerprints, later);
+    }
+}
+
+impl Drop for Chunker {
+    fn drop(&mut self) {
+        if self.text.capacity() <= KEPT {
+            let text = std::mem::take(&mut self.text);
+            // An error means that the thread ends, and the memory with it.
+            let _ = SPARE.try_with(|spare| spare.set(text));
+        }
     }
 }

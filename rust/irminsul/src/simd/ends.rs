@@ -128,6 +128,7 @@ macro_rules! ends {
                     tokens,
                     bounds,
                     hashes,
+                    ..
                 } = batch;
                 let whole = readable(tokens, bounds).min(jobs.len());
                 let groups = whole.div_ceil(CHUNKS);

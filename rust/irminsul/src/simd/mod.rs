@@ -120,11 +120,21 @@ pub(crate) fn sampled(
 
 /// Appends the fingerprints of the chunks between consecutive `bounds`.
 pub(crate) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut Vec<u64>) {
+    hash_chunks_before(tokens, bounds, hashes, std::ptr::null());
+}
+
+/// As [`hash_chunks`]; what is read next, from `later` on, may be fetched into the cache meanwhile.
+pub(crate) fn hash_chunks_before(
+    tokens: &[u32],
+    bounds: &[usize],
+    hashes: &mut Vec<u64>,
+    later: *const u32,
+) {
     let known = hashes.len();
     hashes.resize(known + bounds.len().saturating_sub(1), 0);
     let fresh = &mut hashes[known..];
     #[cfg(target_arch = "x86_64")]
-    if streams::hash_chunks(tokens, bounds, fresh) {
+    if streams::hash_chunks(tokens, bounds, fresh, later) {
         return;
     }
     for (pair, hash) in bounds.windows(2).zip(fresh) {

@@ -9,7 +9,7 @@
 //! the next from one queue, so that all end at about the same time. The ends of the chunks, less than
 //! two stripes each, are hashed afterwards.
 
-use std::arch::x86_64::__m256i;
+use std::arch::x86_64::{__m256i, _MM_HINT_T1, _mm_prefetch};
 use std::hint::select_unpredictable;
 use std::mem::MaybeUninit;
 
@@ -46,8 +46,14 @@ const IDLE: usize = STREAMS + 1;
 /// The queue: jobs of a batch, and behind them those to idle on.
 type Queue = [MaybeUninit<Job>; BATCH + IDLE];
 
-/// Writes the fingerprints of the chunks between consecutive `bounds`; false if it did not.
-pub(super) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut [u64]) -> bool {
+/// Writes the fingerprints of the chunks between consecutive `bounds`; false if it did not. Meanwhile as much memory
+/// from `later` on, unless that is null, is fetched into the second-level cache.
+pub(super) fn hash_chunks(
+    tokens: &[u32],
+    bounds: &[usize],
+    hashes: &mut [u64],
+    mut later: *const u32,
+) -> bool {
     let vectors = Vectors::at_hand();
     if hashes.len() < MIN_CHUNKS || vectors < Vectors::Narrow {
         return false;
@@ -66,7 +72,11 @@ pub(super) fn hash_chunks(tokens: &[u32], bounds: &[usize], hashes: &mut [u64]) 
             tokens,
             bounds: &bounds[..=count],
             hashes: &mut hashes[..count],
+            later,
         };
+        if !later.is_null() {
+            later = later.wrapping_add(bounds[count] - bounds[0]);
+        }
         if vectors == Vectors::Wide {
             // Safety: AVX-512 was detected, with VL and DQ.
             unsafe { avx512::hash_batch(batch) };
@@ -90,6 +100,8 @@ pub(super) struct Batch<'a> {
     pub(super) tokens: &'a [u32],
     pub(super) bounds: &'a [usize],
     pub(super) hashes: &'a mut [u64],
+    /// Null, or what is read next.
+    pub(super) later: *const u32,
 }
 
 impl Batch<'_> {
@@ -148,7 +160,17 @@ impl<T> Stream<T> {
     }
 }
 
-/// The loop for one set of instructions; `$step` takes in a stripe.
+/// Asks for as many lines of memory as the streams take in at once.
+#[inline]
+fn fetch(later: *const u32) {
+    for stream in 0..STREAMS {
+        let line = later.wrapping_add(stream * PAIR);
+        // Safety: a prefetch reads nothing that the program sees, at any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+    }
+}
+
+/// The loop for one set of instructions.
 macro_rules! streams {
     ($module:ident, $feature:literal) => {
         pub(super) mod $module {
@@ -163,8 +185,15 @@ macro_rules! streams {
             pub(in super::super) unsafe fn hash_batch(batch: Batch<'_>) {
                 let mut queue: Queue = [MaybeUninit::uninit(); _];
                 batch.queue(&mut queue);
+                let (jobs, chunks) = (queue.as_mut_ptr().cast(), batch.hashes.len());
                 // Safety: so many chunks, at least one for each stream, were queued.
-                unsafe { run(queue.as_mut_ptr().cast(), batch.hashes.len()) };
+                unsafe {
+                    if batch.later.is_null() {
+                        run::<false>(jobs, chunks, batch.later);
+                    } else {
+                        run::<true>(jobs, chunks, batch.later);
+                    }
+                }
                 // Safety: so many were queued and run through.
                 let jobs = unsafe {
                     std::slice::from_raw_parts(queue.as_ptr().cast::<Job>(), batch.hashes.len())
@@ -177,7 +206,11 @@ macro_rules! streams {
             /// # Safety
             /// There are as many jobs, at least [`STREAMS`], and [`IDLE`] to idle on behind them.
             #[target_feature(enable = $feature)]
-            unsafe fn run(queue: *mut Job, chunks: usize) {
+            unsafe fn run<const FETCH: bool>(
+                queue: *mut Job,
+                chunks: usize,
+                mut later: *const u32,
+            ) {
                 // Safety: a reference to as many words.
                 let start = unsafe { load((&raw const START).cast()) };
                 let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|stream| {
@@ -199,6 +232,10 @@ macro_rules! streams {
                 // Each chunk moves it on once, when it ends.
                 let last = next.wrapping_add(chunks);
                 while next < last {
+                    if FETCH {
+                        fetch(later);
+                        later = later.wrapping_add(STREAMS * PAIR);
+                    }
                     // Safety: as promised. Each chunk moves `next` on once, at most to the last job to idle
                     // on, and jobs to idle on do not end.
                     unsafe {

@@ -131,18 +131,21 @@ fn check_streams(hash: impl Fn(super::streams::Batch<'_>)) {
             *end += len;
             Some(*end)
         }));
-        let mut hashes = vec![0; lengths.len()];
         // The text ends with the last chunk, so that whatever reads further reads too far.
         let text = tokens[..bounds[lengths.len()]].to_vec();
-        hash(super::streams::Batch {
-            tokens: &text,
-            bounds: &bounds,
-            hashes: &mut hashes,
-        });
-        let expected = bounds
-            .windows(2)
-            .map(|pair| fingerprint(&tokens[pair[0]..pair[1]]));
-        assert_eq!(hashes, expected.collect::<Vec<_>>(), "{lengths:?}");
+        let pairs = bounds.windows(2);
+        let expected = pairs.map(|pair| fingerprint(&tokens[pair[0]..pair[1]]));
+        let expected: Vec<u64> = expected.collect();
+        for later in [std::ptr::null(), text.as_ptr()] {
+            let mut hashes = vec![0; lengths.len()];
+            hash(super::streams::Batch {
+                tokens: &text,
+                bounds: &bounds,
+                hashes: &mut hashes,
+                later,
+            });
+            assert_eq!(hashes, expected, "{lengths:?}");
+        }
     }
 }
 

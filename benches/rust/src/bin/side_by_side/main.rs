@@ -1,10 +1,13 @@
 //! The core and its peers in turns on the same ids -> one JSON file.
 //!
 //! All candidates of a case run in rounds, one after the other, so that whatever else the machine
-//! does falls on each of them. Times are the thread's own processor time. The figure is the median
-//! over the rounds; the best is kept too.
+//! does falls on each of them, each after an untimed run, which finds the ids in the caches as a
+//! tokenizer leaves them. Times are the thread's own processor time. The figure is the median over the samples that were taken while the core's other thread was idle before and after, of
+//! which each candidate gets as many as asked for, unless the machine is too busy; the median of
+//! all samples and the best are kept too.
 
 mod paths;
+mod sibling;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -17,40 +20,86 @@ use serde_json::{Value, json};
 type Candidate<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
 /// Times of one candidate in nanoseconds, sorted.
-struct Times(Vec<f64>);
+#[derive(Default)]
+struct Times {
+    /// While the core was the thread's alone.
+    alone: Vec<f64>,
+    all: Vec<f64>,
+}
 
-impl Times {
-    fn median(&self) -> f64 {
-        self.0[self.0.len() / 2]
-    }
+/// The figures of one candidate: times in nanoseconds, or whatever they were turned into.
+#[derive(Clone, Copy)]
+struct Figures {
+    median: f64,
+    best: f64,
+    /// The median over all samples, shared cores included.
+    all: f64,
+    alone: usize,
+}
 
-    fn best(&self) -> f64 {
-        self.0[0]
+impl Figures {
+    fn map(self, change: impl Fn(f64) -> f64) -> Self {
+        Self {
+            median: change(self.median),
+            best: change(self.best),
+            all: change(self.all),
+            ..self
+        }
     }
 }
 
-/// Runs all candidates in turns, each long enough to be timed.
-fn rounds<'a>(mut candidates: Vec<Candidate<'a>>, count: usize) -> BTreeMap<&'a str, Times> {
+impl Times {
+    fn add(&mut self, time: f64, alone: bool) {
+        self.all.push(time);
+        if alone {
+            self.alone.push(time);
+        }
+    }
+
+    fn figures(&mut self) -> Figures {
+        let median = |times: &mut Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            times.get(times.len() / 2).copied()
+        };
+        let all = median(&mut self.all).unwrap_or(f64::NAN);
+        Figures {
+            median: median(&mut self.alone).unwrap_or(all),
+            best: self.all.first().copied().unwrap_or(f64::NAN),
+            all,
+            alone: self.alone.len(),
+        }
+    }
+}
+
+/// Most rounds, as a multiple of the samples asked for, unless a second argument says how many.
+const PATIENCE: usize = 8;
+
+fn patience() -> usize {
+    let given = std::env::args().nth(2).and_then(|given| given.parse().ok());
+    given.unwrap_or(PATIENCE)
+}
+
+/// Runs all candidates in turns, each long enough to be timed, until each was alone in `count` of them.
+fn rounds<'a>(mut candidates: Vec<Candidate<'a>>, count: usize) -> BTreeMap<&'a str, Figures> {
     let mut times: BTreeMap<&str, Times> = BTreeMap::new();
-    for round in 0..=count {
+    for _ in 0..patience() * count {
         for (name, run) in &mut candidates {
+            run();
+            let before = sibling::probe();
             let start = ThreadTime::now();
             run();
             let nanoseconds = start.elapsed().as_nanos() as f64;
-            // The first round warms caches up.
-            if round > 0 {
-                times
-                    .entry(name)
-                    .or_insert_with(|| Times(Vec::new()))
-                    .0
-                    .push(nanoseconds);
-            }
+            let alone = sibling::is_alone(before.max(sibling::probe()));
+            times.entry(name).or_default().add(nanoseconds, alone);
+        }
+        if times.values().all(|times| times.alone.len() >= count) {
+            break;
         }
     }
-    for Times(samples) in times.values_mut() {
-        samples.sort_by(f64::total_cmp);
-    }
     times
+        .into_iter()
+        .map(|(name, mut times)| (name, times.figures()))
+        .collect()
 }
 
 /// One row of the results file.
@@ -60,14 +109,14 @@ struct Row<'a> {
     metric: &'a str,
     unit: &'a str,
     bar: &'a str,
-    samples: usize,
 }
 
 impl Row<'_> {
-    fn json(&self, value: f64, best: f64, rival: Option<(&str, f64)>) -> Value {
+    fn json(&self, figures: Figures, rival: Option<(&str, f64)>) -> Value {
         json!({
             "bar_id": self.bar_id, "case": self.case, "metric": self.metric, "unit": self.unit,
-            "value": round(value), "best": round(best), "bar": self.bar, "samples": self.samples,
+            "value": round(figures.median), "best": round(figures.best), "bar": self.bar,
+            "samples": figures.alone, "median_with_shared_core": round(figures.all),
             "rival": rival.map(|(name, _)| name), "rival_value": rival.map(|(_, value)| round(value)),
         })
     }
@@ -164,8 +213,8 @@ fn chunking(rows: &mut Vec<Value>) {
             ];
             let timed = rounds(candidates, samples);
             let rate = |nanoseconds: f64| 1000.0 * (length * times) as f64 / nanoseconds;
-            let rival = |name| Some((name, rate(timed[name].median())));
-            let slower = |peer| timed[PEERS[0]].median() > timed[peer].median();
+            let rival = |name| Some((name, rate(timed[name].median)));
+            let slower = |peer| timed[PEERS[0]].median > timed[peer].median;
             let fastest = if slower(PEERS[1]) { PEERS[1] } else { PEERS[0] };
             for (name, bar_id, bar) in [
                 ("bounds", "core.1", ">= 3000"),
@@ -181,11 +230,9 @@ fn chunking(rows: &mut Vec<Value>) {
                     metric: "throughput",
                     unit: "M tokens/s",
                     bar,
-                    samples,
                 };
-                let (median, best) = (rate(timed[name].median()), rate(timed[name].best()));
                 for peer in ["scalar reference", fastest] {
-                    rows.push(row.json(median, best, rival(peer)));
+                    rows.push(row.json(timed[name].map(rate), rival(peer)));
                 }
             }
         }
@@ -215,7 +262,8 @@ fn lookups(rows: &mut Vec<Value>) {
             ("chunks alone", repeat(1, || chunk(&prompt, full.params()))),
         ];
         let timed = rounds(candidates, samples);
-        let alone = timed["chunks alone"].median() / 1000.0;
+        let us = |nanoseconds: f64| nanoseconds / 1000.0;
+        let alone = us(timed["chunks alone"].median);
         for (name, times) in &timed {
             let (bar_id, bar) = match (*name, windows) {
                 ("chunks alone", _) => continue,
@@ -230,14 +278,9 @@ fn lookups(rows: &mut Vec<Value>) {
                 metric: "lookup",
                 unit: "us",
                 bar,
-                samples,
             };
-            let (median, best) = (times.median() / 1000.0, times.best() / 1000.0);
-            rows.push(row.json(
-                median,
-                best,
-                Some(("chunking and fingerprints alone", alone)),
-            ));
+            let rival = Some(("chunking and fingerprints alone", alone));
+            rows.push(row.json(times.map(us), rival));
         }
     }
 }
@@ -256,8 +299,7 @@ fn linearity(rows: &mut Vec<Value>) {
         ("long", repeat(1, || registry.lookup(&long, &namespace, 0))),
     ];
     let timed = rounds(candidates, samples);
-    let each = |name: &str, length: f64, times: fn(&Times) -> f64| times(&timed[name]) / length;
-    let (short_len, long_len) = (f64::from(1 << 17), f64::from(1 << 24));
+    let each = |name: &str, length: f64| timed[name].map(|nanoseconds| nanoseconds / length);
     let case = "nothing known, 16777216 text-like ids, windows true".to_owned();
     let row = Row {
         bar_id: "core.7",
@@ -265,14 +307,10 @@ fn linearity(rows: &mut Vec<Value>) {
         metric: "time per token",
         unit: "ns",
         bar: "linear",
-        samples,
     };
-    let rival = Some(("131072 ids", each("short", short_len, Times::median)));
-    rows.push(row.json(
-        each("long", long_len, Times::median),
-        each("long", long_len, Times::best),
-        rival,
-    ));
+    let short = each("short", f64::from(1 << 17)).median;
+    let long = each("long", f64::from(1 << 24));
+    rows.push(row.json(long, Some(("131072 ids", short))));
 }
 
 /// Prompts made to be expensive: shortest chunks, equal chunks everywhere, many alike donors.
@@ -312,16 +350,18 @@ fn adversarial(rows: &mut Vec<Value>) {
             metric: "lookup",
             unit: "us",
             bar: "linear",
-            samples,
         };
-        let us = |name: &str, times: fn(&Times) -> f64| times(&timed[name]) / 1000.0;
-        let rival = Some(("text-like ids, recorded once", us("plain", Times::median)));
-        rows.push(row.json(
-            us("hostile", Times::median),
-            us("hostile", Times::best),
-            rival,
-        ));
+        let us = |nanoseconds: f64| nanoseconds / 1000.0;
+        let rival = Some(("text-like ids, recorded once", us(timed["plain"].median)));
+        rows.push(row.json(timed["hostile"].map(us), rival));
     }
+}
+
+/// Writes what there is of the results.
+fn save(path: &str, machine: &str, rows: &[Value]) -> std::io::Result<()> {
+    let command = "cargo run --release --manifest-path benches/rust/Cargo.toml --bin side_by_side";
+    let results = json!({ "machine": machine, "command": command, "rows": rows });
+    std::fs::write(path, serde_json::to_string_pretty(&results)? + "\n")
 }
 
 fn main() -> std::io::Result<()> {
@@ -329,13 +369,12 @@ fn main() -> std::io::Result<()> {
         .nth(1)
         .unwrap_or_else(|| "results.json".to_owned());
     let machine = machine();
+    sibling::calibrate();
     let mut rows = Vec::new();
-    paths::rows(&mut rows);
-    chunking(&mut rows);
-    lookups(&mut rows);
-    linearity(&mut rows);
-    adversarial(&mut rows);
-    let command = "cargo run --release --manifest-path benches/rust/Cargo.toml --bin side_by_side";
-    let results = json!({ "machine": machine, "command": command, "rows": rows });
-    std::fs::write(path, serde_json::to_string_pretty(&results)? + "\n")
+    // Each result is kept as it comes, should the machine be taken away.
+    for step in [paths::rows, lookups, chunking, linearity, adversarial] {
+        step(&mut rows);
+        save(&path, &machine, &rows)?;
+    }
+    Ok(())
 }

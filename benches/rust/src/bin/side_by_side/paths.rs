@@ -71,11 +71,9 @@ pub(crate) fn rows(rows: &mut Vec<Value>) {
                     metric: "throughput",
                     unit: "M tokens/s",
                     bar: "",
-                    samples,
                 };
-                let (median, best) = (timed[label.as_str()].median(), timed[label.as_str()].best());
-                let rival = rate(timed[format!("{name} {widest}").as_str()].median());
-                rows.push(row.json(rate(median), rate(best), Some((widest, rival))));
+                let rival = rate(timed[format!("{name} {widest}").as_str()].median);
+                rows.push(row.json(timed[label.as_str()].map(rate), Some((widest, rival))));
             }
         }
     }

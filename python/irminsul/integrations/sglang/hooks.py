@@ -21,7 +21,7 @@ from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.batch import expansion, heads, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
-from irminsul.integrations.sglang.spans import BatchPlan, Limits, Window
+from irminsul.integrations.sglang.spans import BatchPlan, Limits, Span, Window
 from irminsul.integrations.sglang.start import refuse
 from irminsul.integrations.sglang.tiers.off import NoTiers
 from irminsul.rotation import RopeTable, relocate_rows
@@ -81,15 +81,17 @@ class Hooks:
         Never raises: a failure is a miss, and the batch is computed as SGLang built it.
         """
         with self._metrics.timed("plan_seconds"):
-            self._plan(batch)
+            used = self._plan(batch)
         try:
+            self.cache.touch(node for span in used for node, _, _ in span.rows)
             if self._metrics.due("registry"):
                 mirror = self.cache.mirror
                 self._metrics.sample(mirror.registry.stats(), active=not mirror.broken)
         except Exception:
             self._metrics.fallback("metrics", "counting failed; serving goes on")
 
-    def _plan(self, batch: Any) -> None:
+    def _plan(self, batch: Any) -> list[Span]:
+        """Trim `batch`, or leave it as it is, and return the spans whose rows are moved."""
         batch.irm_plan = batch.irm_heads = None
         windows: list[Window] = []
         trimmed, lent = None, self.admission.lends()
@@ -106,12 +108,11 @@ class Hooks:
             planner.trim(batch, windows, trimmed, self._metrics)
             if self._sharing is not None:
                 self._sharing.lend(trimmed.plan.lent)
-            moved = [span for w in windows for span in w.spans if not span.on_host]
-            self.cache.touch(node for span in moved for node, _, _ in span.rows)
             testing.dump_plan(self._settings.test_dump_rows, self._pool, windows, trimmed.plan)
-            return
+            return [span for w in windows for span in w.spans if not span.on_host]
         if lent:
             self._split(batch)
+        return []
 
     def _split(self, batch: Any) -> None:
         """Keep a batch within memory that was to move rows and has to compute them after all."""

@@ -68,14 +68,13 @@ def split(batch: Any, budget: int | None) -> list[Head]:
     index = torch.cat(tails)
     inputs = ids[index].pin_memory() if ids.is_pinned() else ids[index]
     left = slots[to_device(index, slots.device)]
-    # All that may fail is done: the batch changes as a whole or not at all.
-    batch.prefill_input_ids_cpu, batch.out_cache_loc = inputs, left
-    batch.extend_num_tokens = len(index)
-    batch.prefix_lens = [
+    prefixes = [
         prefix + length - tail
         for prefix, length, tail in zip(batch.prefix_lens, lengths, kept, strict=True)
     ]
-    batch.extend_lens = kept
+    # All that may fail is done: the batch changes as a whole or not at all.
+    batch.prefill_input_ids_cpu, batch.out_cache_loc = inputs, left
+    batch.prefix_lens, batch.extend_lens, batch.extend_num_tokens = prefixes, kept, len(index)
     return heads
 
 

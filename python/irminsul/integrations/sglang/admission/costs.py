@@ -15,9 +15,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Hole = tuple[int, int]
+
+
+class _Sums(NamedTuple):
+    """What holes cost depends on: rows, tokens, (query, key) pairs, and tokens before them."""
+
+    rows: int
+    tokens: int
+    pairs: float
+    behind: int
+
+    @classmethod
+    def of(cls, holes: Iterable[Hole]) -> _Sums:
+        rows = tokens = behind = doubled = 0
+        for start, end in holes:
+            rows += 1
+            tokens += end - start
+            behind += start
+            doubled += (end - start) * (start + end)  # causal: each query sees all before it
+        return cls(rows, tokens, doubled / 2, behind)
+
 
 # Arithmetic per microsecond that a forward pass reaches, in FLOP.
 _LINEAR = 3.7e8
@@ -98,20 +118,18 @@ class Costs:
 
     def absorbed(self, holes: Iterable[Hole]) -> float:
         """Return what `holes` cost in the absorbed form."""
-        return sum(
-            self.row + (end - start) * self.token + self.pair_absorbed * _pairs(start, end)
-            for start, end in holes
-        )
+        return self._absorbed(_Sums.of(holes))
 
     def decompressed(self, holes: Iterable[Hole]) -> float:
         """Return what `holes` cost in the decompressed form."""
-        return sum(
-            self.row
-            + (end - start) * self.token
-            + self.pair_decompressed * _pairs(start, end)
-            + start * self.expand
-            for start, end in holes
-        )
+        return self._decompressed(_Sums.of(holes))
+
+    def _absorbed(self, sums: _Sums) -> float:
+        return self.row * sums.rows + self.token * sums.tokens + self.pair_absorbed * sums.pairs
+
+    def _decompressed(self, sums: _Sums) -> float:
+        pairs = self.pair_decompressed * sums.pairs
+        return self.row * sums.rows + self.token * sums.tokens + pairs + self.expand * sums.behind
 
     def absorbs(self, holes: Sequence[Hole]) -> bool:
         """Return whether the absorbed form is the cheaper one for a batch of `holes`."""
@@ -128,17 +146,18 @@ class Costs:
             Disjoint, ascending parts of it that could be moved.
         """
         choices: list[tuple[float, Sequence[Hole]]] = [(self.cheapest([(start, end)]), [])]
-        for kept in (spans, self._long(start, spans)) if self.decompresses else (spans,):
-            choices.append((self.cheapest(_holes(start, end, kept)) + self.batch, kept))
+        choices.append((self.cheapest(_holes(start, end, spans)) + self.batch, spans))
+        if self.decompresses and (long := self._long(start, spans)) != list(spans):
+            choices.append((self.cheapest(_holes(start, end, long)) + self.batch, long))
         return set(min(choices, key=lambda choice: choice[0])[1])
 
-    def cheapest(self, holes: Sequence[Hole]) -> float:
+    def cheapest(self, holes: Iterable[Hole]) -> float:
         """Return what `holes` cost in the cheapest form that SGLang can be made to run them in."""
-        behind = sum(start for start, _ in holes)
-        if not self.decompresses or 0 < behind < self.threshold:
-            return self.absorbed(holes)
-        decompressed = self.decompressed(holes)
-        return min(decompressed, self.absorbed(holes)) if behind else decompressed
+        sums = _Sums.of(holes)
+        if not self.decompresses or 0 < sums.behind < self.threshold:
+            return self._absorbed(sums)
+        decompressed = self._decompressed(sums)
+        return min(decompressed, self._absorbed(sums)) if sums.behind else decompressed
 
     def _long(self, start: int, spans: Sequence[Hole]) -> list[Hole]:
         """Return the spans that are worth a row of their own in the decompressed form."""

@@ -57,6 +57,8 @@ uint32_t irm_struct_size(int32_t which) {
       return sizeof(IrmMlaAttentionParams);
     case IRM_STRUCT_MLA_WIDEN_PARAMS:
       return sizeof(IrmMlaWidenParams);
+    case IRM_STRUCT_MLA_TURN_PARAMS:
+      return sizeof(IrmMlaTurnParams);
     default:
       return 0;
   }
@@ -102,6 +104,10 @@ int32_t irm_mla_tiles(const IrmMlaTilesParams* params) {
 
 int32_t irm_mla_plan(const IrmMlaPlanParams* params) {
   return forward(params, irminsul::mla::launch_plan);
+}
+
+int32_t irm_mla_turn(const IrmMlaTurnParams* params) {
+  return forward(params, irminsul::mla::launch_turn);
 }
 
 int32_t irm_mla_attention(const IrmMlaAttentionParams* params) {

@@ -245,6 +245,8 @@ class Model:
                 if tile and not self.late:
                     self._hand_over(ps)
                 for pair in range(TILE_PAIRS):
+                    if pair == 1 and tile and self.late:
+                        yield from self._store_p(ps, warp, (unit, tile - 1))
                     if pair == 2 and self.late:
                         yield "wait", cta.rope_ready[ropes.slot], ropes.phase
                         if tile:
@@ -254,9 +256,8 @@ class Model:
                     if pair == 0 and tile == 0:
                         yield from self._read_queries(queries)
                 yield from self._finish_scores(unit, tile, pairs, ropes)
-                if not self.no_p_wait:
-                    yield "wait", cta.p_empty[ps.slot], ps.phase ^ 1
-                cta.p[ps.slot][warp] = (unit, tile)
+                if not self.late or tile == count - 1:
+                    yield from self._store_p(ps, warp, (unit, tile))
             if count:
                 self._hand_over(ps)
             expect(cta.item, unit, "scores")
@@ -274,6 +275,11 @@ class Model:
             expect(self.cta.pairs[slot], wanted, "scores")
             if not self.early_queries:
                 self.cta.pair_empty[slot].arrive()
+
+    def _store_p(self, ps: Ring, warp: int, tile: tuple[int, int]) -> Iterator[Step]:
+        if not self.no_p_wait:
+            yield "wait", self.cta.p_empty[ps.slot], ps.phase ^ 1
+        self.cta.p[ps.slot][warp] = tile
 
     def _hand_over(self, ps: Ring) -> None:
         self.cta.p_full[ps.slot].arrive()

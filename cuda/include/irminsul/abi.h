@@ -50,7 +50,8 @@ typedef enum IrmStruct {
   IRM_STRUCT_MLA_TILES_PARAMS = 3,
   IRM_STRUCT_MLA_PLAN_PARAMS = 4,
   IRM_STRUCT_MLA_ATTENTION_PARAMS = 5,
-  IRM_STRUCT_MLA_WIDEN_PARAMS = 6
+  IRM_STRUCT_MLA_WIDEN_PARAMS = 6,
+  IRM_STRUCT_MLA_TURN_PARAMS = 7
 } IrmStruct;
 
 /* --- relocate_rows ------------------------------------------------------------------------- */
@@ -179,7 +180,29 @@ typedef struct IrmMlaAttentionParams {
   int32_t num_heads;
   int32_t max_q_len;
   int32_t cluster;
+  const void *turned;       /* device, slabs that irm_mla_turn filled; null: tiles are turned here */
+  int64_t num_tiles;        /* of the table; only with `turned` */
 } IrmMlaAttentionParams;
+
+/* k_r of the tiles whose delta is not 0, turned, slab i for tile i, for irm_mla_attention: less
+ * work where very many query rows share keys. The other slabs are left as they are. */
+typedef struct IrmMlaTurnParams {
+  uint32_t size;
+  uint32_t version;
+  const void *cache;         /* device [num_pages][64, 576] bf16, 16-byte aligned */
+  const IrmMlaTile *tiles;   /* device [num_tiles] */
+  const int32_t *tile_start; /* device [num_rows] */
+  const int32_t *tile_count; /* device [num_rows] */
+  const float *cos_sin;      /* device [num_positions, 64]: cos(32) | sin(32) */
+  void *slabs;               /* device [num_tiles][64, 64] bf16, 128-byte aligned */
+  void *stream;
+  int64_t page_stride;       /* bytes from one page to the next, a multiple of 16 */
+  int64_t num_tiles;
+  int32_t num_rows;
+  int32_t num_positions;
+  int32_t interleaved;       /* 1: pairs (2i, 2i + 1); 0: pairs (i, i + 32) */
+  int32_t reserved;
+} IrmMlaTurnParams;
 
 /* The same over an fp8 cache, [num_pages][64] rows of IRM_MLA_FP8_ROW_BYTES each:
  *   bytes   0 .. 511  c_KV, 512 e4m3 numbers
@@ -227,6 +250,7 @@ IRM_API uint64_t irm_mla_plan_bytes(int64_t num_rows, int64_t total_q, int64_t n
 IRM_API uint64_t irm_mla_workspace_bytes(void);
 IRM_API int32_t irm_mla_tiles(const IrmMlaTilesParams *params);
 IRM_API int32_t irm_mla_plan(const IrmMlaPlanParams *params);
+IRM_API int32_t irm_mla_turn(const IrmMlaTurnParams *params);
 IRM_API int32_t irm_mla_attention(const IrmMlaAttentionParams *params);
 IRM_API int32_t irm_mla_fp8_attention(const IrmMlaAttentionParams *params);
 IRM_API int32_t irm_mla_fp8_widen(const IrmMlaWidenParams *params);

@@ -63,7 +63,7 @@ __device__ __forceinline__ void release_queries(Storage<C>& sm, const Scores<C>&
 #pragma unroll
   for (int pair = 0; pair < C::Q_PAIRS; ++pair) {
     const int slot = st.pairs.slot + pair - TILE_PAIRS - C::Q_PAIRS;
-    if (st.lane == 0) barrier_arrive(&sm.pair_empty[slot < 0 ? slot + C::PAIRS : slot]);
+    warp_arrive(&sm.pair_empty[slot < 0 ? slot + C::PAIRS : slot], st.lane);
   }
 }
 
@@ -108,16 +108,18 @@ __device__ __forceinline__ void issue_rope(Storage<C>& sm, Scores<C>& st, float 
 }
 
 // Starts S = Q K^T of the next tile, in the order in which its parts come. The caller waits.
-template <class C, class F>
+// `store` runs behind the first products, which keep the tensor cores busy.
+template <class C, class G, class F>
 __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32],
-                                                 const F& hand) {
+                                                 const G& store, const F& hand) {
   fence_registers(s);
   issue_pair<0, 0>(sm, st, s, hand);
+  store();
   issue_pair<1, 8>(sm, st, s, hand);
   if constexpr (C::LATE) issue_rope(sm, st, s);
   issue_pair<2, 20>(sm, st, s, hand);
   issue_pair<3, 28>(sm, st, s, hand);
-  if (st.lane == 0) barrier_arrive(&sm.tile_full[st.ropes.slot]);
+  warp_arrive(&sm.tile_full[st.ropes.slot], st.lane);
   if constexpr (!C::LATE) issue_rope(sm, st, s);
   cute::warpgroup_commit_batch();
   const TileInfo& tile = sm.tiles[st.ropes.slot];
@@ -128,8 +130,13 @@ template <class C>
 __device__ __forceinline__ void wait_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
   cute::warpgroup_wait<0>();
   fence_registers(s);
-  if (st.lane == 0) barrier_arrive(&sm.rope_empty[st.ropes.slot]);
+  warp_arrive(&sm.rope_empty[st.ropes.slot], st.lane);
   st.ropes.advance();
+}
+
+// Bits lo .. end - 1 of a page's keys; none where end <= lo.
+__device__ __forceinline__ uint64_t keys_between(int lo, int end) {
+  return end <= lo ? 0 : (~uint64_t{0} >> (PAGE_SIZE - end)) & (~uint64_t{0} << lo);
 }
 
 // -inf where the key is outside the tile's bounds or after the row's token.
@@ -137,16 +144,17 @@ template <class C>
 __device__ __forceinline__ void mask_scores(const Storage<C>& sm, const Scores<C>& st,
                                             float (&s)[32], TileMask tile) {
   const int first = 2 * (st.lane % 4);  // key of this lane's first score; the others are counted on
-  const int lo = (tile.bounds & 0xFFFF) - first, hi = (tile.bounds >> 16) - first;
+  const int lo = tile.bounds & 0xFFFF, hi = tile.bounds >> 16;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int pos = sm.positions[st.warp * 16 + st.lane / 4 + 8 * r];
-    const int end = min(hi, lo + pos - tile.pos0 + 1);
+    const uint64_t seen = keys_between(lo, min(hi, lo + pos - tile.pos0 + 1)) >> first;
+    const uint32_t words[2] = {static_cast<uint32_t>(seen), static_cast<uint32_t>(seen >> 32)};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const int key = 8 * (i / 2) + i % 2;
+      const uint32_t bit = 1u << (8 * (i / 2 % 4) + i % 2);
       float& x = s[4 * (i / 2) + 2 * r + i % 2];
-      x = key >= lo && key < end ? x : -INFINITY;
+      x = words[i / 8] & bit ? x : -INFINITY;
     }
   }
 }
@@ -231,7 +239,7 @@ __device__ __forceinline__ void store_p(Storage<C>& sm, Scores<C>& st, const uin
 
 template <class C>
 __device__ __forceinline__ void hand_over(Storage<C>& sm, Scores<C>& st) {
-  if (st.lane == 0) barrier_arrive(&sm.p_full[st.p.slot]);
+  warp_arrive(&sm.p_full[st.p.slot], st.lane);
   st.p.advance();
 }
 
@@ -240,7 +248,7 @@ template <class C>
 __device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scores<C>& st,
                                           int count) {
   float s[32];
-  TileMask tile = issue_scores(sm, st, s, [] {});
+  TileMask tile = issue_scores(sm, st, s, [] {}, [] {});
   release_queries(sm, st);
   wait_scores(sm, st, s);
 #pragma unroll 1
@@ -248,13 +256,14 @@ __device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scor
     float factor[2];
     uint32_t p[16];
     softmax_tile(args, sm, st, s, tile, p, factor);
-    store_p(sm, st, p, factor);
+    const auto store = [&] { store_p(sm, st, p, factor); };
+    if (!C::LATE || t >= count) store();
     if (t >= count) break;
     if constexpr (C::LATE) {
-      tile = issue_scores(sm, st, s, [&] { hand_over(sm, st); });
+      tile = issue_scores(sm, st, s, store, [&] { hand_over(sm, st); });
     } else {
       hand_over(sm, st);
-      tile = issue_scores(sm, st, s, [] {});
+      tile = issue_scores(sm, st, s, [] {}, [] {});
     }
     wait_scores(sm, st, s);
   }
@@ -284,7 +293,7 @@ __device__ __forceinline__ void finish_unit(const Args& args, Storage<C>& sm, Sc
     }
   }
   __syncwarp();
-  if (st.lane == 0) barrier_arrive(&sm.epilogue_full);
+  warp_arrive(&sm.epilogue_full, st.lane);
 }
 
 template <class C>
@@ -318,7 +327,7 @@ __device__ __forceinline__ void scores_warpgroup(const Args& args, Storage<C>& s
     if (num_tiles > 0) run_tiles(args, sm, st, num_tiles);
     const Item item = read_item(sm);  // read again: kept, it would cost registers in the loop
     __syncwarp();
-    if (st.lane == 0) barrier_arrive(&sm.q_empty);
+    warp_arrive(&sm.q_empty, st.lane);
     finish_unit(args, sm, st, item, phase, rank);
     if (item.last) return;
   }
@@ -422,13 +431,13 @@ __device__ __forceinline__ void add_tile(Storage<C>& sm, float (&o)[2][64], Ring
                first && k == 0);
   }
   cute::warpgroup_commit_batch();
-  if (C::LATE && half == 0 && lane == 0) barrier_arrive(&sm.left_begun[ps.slot]);
+  if (C::LATE && half == 0) warp_arrive(&sm.left_begun[ps.slot], lane);
   cute::warpgroup_wait<1>();
-  if (lane == 0) barrier_arrive(&sm.pair_empty[pairs.slot]);
+  warp_arrive(&sm.pair_empty[pairs.slot], lane);
   cute::warpgroup_wait<0>();
   fence_registers(o[0]);
   fence_registers(o[1]);
-  if (lane == 0) barrier_arrive(&sm.pair_empty[second.slot]);
+  warp_arrive(&sm.pair_empty[second.slot], lane);
   pairs.advance(TILE_PAIRS);
 }
 
@@ -447,19 +456,19 @@ __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& s
     barrier_wait(&sm.q_full, phase);
     const Item item = read_item(sm);
     __syncwarp();
-    if (lane == 0) barrier_arrive(&sm.q_empty);
+    warp_arrive(&sm.q_empty, lane);
     if (item.num_tiles > 0) pairs.advance(C::Q_PAIRS);
 #pragma unroll 1
     for (int t = 0; t < item.num_tiles; ++t) {
       add_tile(sm, o, pairs, ps, half, row, lane, t == 0);
       __syncwarp();
-      if (lane == 0) barrier_arrive(&sm.p_empty[ps.slot]);
+      warp_arrive(&sm.p_empty[ps.slot], lane);
       ps.advance();
     }
     barrier_wait(&sm.epilogue_full, phase);
     const float inverse[2] = {sm.inverse_sum[row], sm.inverse_sum[row + 8]};
     __syncwarp();
-    if (lane == 0) barrier_arrive(&sm.epilogue_empty);
+    warp_arrive(&sm.epilogue_empty, lane);
     if (item.partial_slot < 0) {
       store_complete<C>(args, item, o, inverse, row, half * 256, lane);
     } else {

@@ -2,6 +2,7 @@
 // Knows rings and TMA; nothing of scores or outputs.
 #pragma once
 
+#include "common/bulk.cuh"
 #include "layout.cuh"
 
 namespace irminsul::mla {
@@ -21,22 +22,29 @@ __device__ __forceinline__ bool in_table(const Args& args, int delta) {
   return delta < args.num_positions && -delta < args.num_positions;
 }
 
-// The k_r slab, what the tile is, and the angles of its delta.
+// The k_r slab, what the tile is, and the angles of its delta, which stay in L2: spans that turn alike
+// have many tiles. `index`: of the tile in the table.
 template <class C>
 __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring<C::ROPES>& ring,
-                                          const Tile& tile, bool first) {
+                                          const Tile& tile, int index, bool first) {
   barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.rope_full[ring.slot];
-  sm.tiles[ring.slot] = TileInfo{tile.bounds, tile.delta, tile.pos0, first};
-  const bool turns = tile.delta != 0 && in_table(args, tile.delta);
+  const bool turned = args.has_turned && tile.delta != 0;
+  sm.tiles[ring.slot] = TileInfo{tile.bounds, turned ? 0 : tile.delta, tile.pos0, first};
+  const bool turns = tile.delta != 0 && !turned && in_table(args, tile.delta);
   barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
   constexpr int SLAB = LATENT_DIM / SLAB_DIM;
-  cute::SM90_TMA_LOAD_4D::copy(&args.ropes, full, args.key_policy, sm.ropes[ring.slot], 0, 0, SLAB,
-                               tile.page);
+  if (turned) {
+    cute::SM90_TMA_LOAD_3D::copy(&args.turned, full, args.key_policy, sm.ropes[ring.slot], 0, 0,
+                                 index);
+  } else {
+    cute::SM90_TMA_LOAD_4D::copy(&args.ropes, full, args.key_policy, sm.ropes[ring.slot], 0, 0,
+                                 SLAB, tile.page);
+  }
   if (turns) {
     const int64_t row = tile.delta < 0 ? -tile.delta : tile.delta;
-    cute::SM90_BULK_COPY_G2S::copy(args.cos_sin + row * ROPE_DIM, full, sm.angles[ring.slot],
-                                   ROPE_DIM * 4);
+    bulk_load(sm.angles[ring.slot], args.cos_sin + row * ROPE_DIM, ROPE_DIM * 4, full,
+              static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST));
   }
   ring.advance();
 }
@@ -101,7 +109,7 @@ __device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const
     for (int t = 0; t < count; ++t) {
       const Tile tile = tiles.at(t, lane);
       if (lane == 0) {
-        if (!C::LATE) load_rope<C>(args, sm, ropes, tile, t == 0);
+        if (!C::LATE) load_rope<C>(args, sm, ropes, tile, tile_at + t, t == 0);
         for (int pair = 0; pair < TILE_PAIRS; ++pair) {
           load_pair<C>(args, sm, pairs, tile.page, pair);
         }
@@ -175,7 +183,7 @@ __device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, con
     phase ^= 1;
     for (int t = 0; C::LATE && t < count; ++t) {
       const Tile tile = tiles.at(t, lane);
-      if (lane == 0) load_rope<C>(args, sm, ropes, tile, t == 0);
+      if (lane == 0) load_rope<C>(args, sm, ropes, tile, tile_at + t, t == 0);
       __syncwarp();
     }
     const Work work(at);
@@ -193,10 +201,13 @@ __device__ __forceinline__ void clean_tile(Storage<C>& sm, Ring<C::PAIRS> pairs,
                                            const Ring<C::ROPES>& ropes, int bounds, int thread) {
   // Not by the pairs' own barriers: whoever skips phases there cannot tell one from the next.
   barrier_wait(&sm.tile_full[ropes.slot], ropes.phase);
+  uint8_t* slots[TILE_PAIRS];
+#pragma unroll
   for (int i = 0; i < TILE_PAIRS; ++i) {
-    zero_foreign_rows(sm.pairs[pairs.slot], bounds & 0xFFFF, bounds >> 16, thread);
+    slots[i] = sm.pairs[pairs.slot];
     pairs.advance();
   }
+  zero_foreign_rows(slots, bounds & 0xFFFF, bounds >> 16, thread);
 }
 
 // Turns k_r and cleans cut tiles. Where P is handed over late, S takes k_r before the last pairs
@@ -221,7 +232,7 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
     if (!C::LATE && bounds != FULL_PAGE) clean_tile(sm, pairs, ropes, bounds, thread);
     fence_async_proxy();
     __syncwarp();
-    if (thread % 32 == 0) barrier_arrive(&sm.rope_ready[ropes.slot]);
+    warp_arrive(&sm.rope_ready[ropes.slot], thread % 32);
     if constexpr (C::LATE) {
       if (bounds != FULL_PAGE) {
         clean_tile(sm, pairs, ropes, bounds, thread);
@@ -229,7 +240,7 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
         __syncwarp();
       }
       barrier_wait(&sm.p_full[ps.slot], ps.phase ^ 1);  // not twice in one phase
-      if (thread % 32 == 0) barrier_arrive(&sm.p_full[ps.slot]);
+      warp_arrive(&sm.p_full[ps.slot], thread % 32);
       ps.advance();
     }
     pairs.advance(TILE_PAIRS);

@@ -42,6 +42,15 @@ inline IrmStatus check_stride(int64_t page_stride, int row_bytes) {
   return IRM_OK;
 }
 
+// Rows and table entries of a kernel whose grid has a row of blocks for each row.
+inline IrmStatus check_tiles(int32_t num_rows, int64_t num_tiles) {
+  IRM_REQUIRE(num_rows >= 0 && num_rows < 65536, "num_rows is %d; it must be in 0..65535",
+              num_rows);
+  IRM_REQUIRE(num_tiles >= 0 && num_tiles < (int64_t{1} << 31),
+              "num_tiles is %lld; it must be in 0..2**31 - 1", static_cast<long long>(num_tiles));
+  return IRM_OK;
+}
+
 inline IrmStatus check_cache(const IrmMlaAttentionParams& p, int row_bytes) {
   IRM_REQUIRE(p.num_pages >= 1 && p.num_pages < (int64_t{1} << 31),
               "num_pages is %lld; it must be in 1..2**31 - 1", static_cast<long long>(p.num_pages));

@@ -22,7 +22,8 @@ struct Config {
   static constexpr int Q_SHARED_SLABS = HEAD_DIM / SLAB_DIM - Q_SLABS;
   static constexpr int Q_PAIRS = (Q_SLABS + PAIR_SLABS - 1) / PAIR_SLABS;
   static constexpr int HANDED_AT = 20;  // products of the next S issued before P is handed over
-  static_assert(HANDED_AT < 16 || (HANDED_AT >= 20 && HANDED_AT < 36), "a product with a pair");
+  static_assert((HANDED_AT >= 8 && HANDED_AT < 16) || (HANDED_AT >= 20 && HANDED_AT < 36),
+                "a product with a pair, after P has been stored");
   static constexpr int THREADS = 512;
   static constexpr int SCORES_REGISTERS = 152;
   static constexpr int OUTPUT_REGISTERS = 160;
@@ -34,6 +35,7 @@ using Shared = Config<true>;      // several: tensor bound
 struct Args {
   CUtensorMap keys;     // [pages][slabs][64 rows][64 columns], box of a pair of slabs
   CUtensorMap ropes;    // the same tensor, box of a k_r slab
+  CUtensorMap turned;   // [tiles][64 rows][64 columns], box of a slab: k_r of tiles that turn
   CUtensorMap queries;  // [slabs][total_q * heads][64 columns], box of one slab
   const Boundary* boundaries;  // [num_workers + 1]
   const Unit* units;           // [num_units]
@@ -49,6 +51,7 @@ struct Args {
   int num_heads;
   int num_positions;
   int interleaved;
+  int has_turned;  // tiles that turn have a slab in `turned`; nothing is left to turn here
 };
 
 // What the scores and output warpgroups must know of one unit; written by the query warp.
@@ -102,23 +105,23 @@ __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
   using cutlass::arch::ClusterBarrier;
   for (int i = 0; i < C::PAIRS; ++i) {
     ClusterBarrier::init(&sm.pair_full[i], 1);
-    ClusterBarrier::init(&sm.pair_empty[i], 4);
+    init_for_warps(&sm.pair_empty[i], 4);
   }
   for (int i = 0; i < C::ROPES; ++i) {
     ClusterBarrier::init(&sm.rope_full[i], 1);
-    ClusterBarrier::init(&sm.rope_ready[i], TRANSFORM_THREADS / 32);
-    ClusterBarrier::init(&sm.rope_empty[i], 4);
-    ClusterBarrier::init(&sm.tile_full[i], 4);
+    init_for_warps(&sm.rope_ready[i], TRANSFORM_THREADS / 32);
+    init_for_warps(&sm.rope_empty[i], 4);
+    init_for_warps(&sm.tile_full[i], 4);
   }
   for (int i = 0; i < C::PS; ++i) {
-    ClusterBarrier::init(&sm.p_full[i], C::LATE ? 4 + TRANSFORM_THREADS / 32 : 4);
-    ClusterBarrier::init(&sm.p_empty[i], 8);
-    ClusterBarrier::init(&sm.left_begun[i], 4);
+    init_for_warps(&sm.p_full[i], C::LATE ? 4 + TRANSFORM_THREADS / 32 : 4);
+    init_for_warps(&sm.p_empty[i], 8);
+    init_for_warps(&sm.left_begun[i], 4);
   }
   ClusterBarrier::init(&sm.q_full, 1);
-  ClusterBarrier::init(&sm.q_empty, 12);
-  ClusterBarrier::init(&sm.epilogue_full, 4);
-  ClusterBarrier::init(&sm.epilogue_empty, 8);
+  init_for_warps(&sm.q_empty, 12);
+  init_for_warps(&sm.epilogue_full, 4);
+  init_for_warps(&sm.epilogue_empty, 8);
   cutlass::arch::fence_barrier_init();
 }
 

@@ -4,12 +4,15 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "attention.cuh"
 #include "common/status.h"
 #include "launch.cuh"
 #include "plan.cuh"
 #include "tensor_map.h"
 #include "tiles.cuh"
+#include "turn.cuh"
 
 namespace irminsul::mla {
 namespace {
@@ -44,6 +47,12 @@ IrmStatus encode_maps(const IrmMlaAttentionParams& p, Args& args) {
                          {ROW, SLAB_DIM * 2, page_stride},
                          {SLAB_DIM, PAGE_SIZE, 1, 1});
   if (status != IRM_OK) return status;
+  if (p.turned != nullptr) {
+    const auto tiles = static_cast<cuuint64_t>(p.num_tiles);
+    status = encode_map<3>(args.turned, p.turned, {ROPE_DIM, PAGE_SIZE, tiles},
+                           {ROPE_DIM * 2, SLAB_BYTES}, {ROPE_DIM, PAGE_SIZE, 1});
+    if (status != IRM_OK) return status;
+  }
   return encode_map<3>(args.queries, p.q, {SLAB_DIM, rows, SLABS}, {ROW, SLAB_DIM * 2},
                        {SLAB_DIM, BLOCK_M, 1});
 }
@@ -124,10 +133,40 @@ IrmStatus launch_plan(const IrmMlaPlanParams& p) noexcept {
   return IRM_OK;
 }
 
+IrmStatus launch_turn(const IrmMlaTurnParams& p) noexcept {
+  IrmStatus status = check_tiles(p.num_rows, p.num_tiles);
+  if (status == IRM_OK) status = check_stride(p.page_stride, HEAD_DIM * 2);
+  if (status != IRM_OK || p.num_rows == 0 || p.num_tiles == 0) return status;
+  int sms = 0;
+  if ((status = count_sms(sms)) != IRM_OK) return status;
+  const TurnArgs args{static_cast<const uint8_t*>(p.cache),
+                      reinterpret_cast<const Tile*>(p.tiles),
+                      p.tile_start,
+                      p.tile_count,
+                      p.cos_sin,
+                      static_cast<uint8_t*>(p.slabs),
+                      p.page_stride,
+                      p.num_positions,
+                      p.interleaved};
+  const int blocks = std::max(sms * TURN_BLOCKS_PER_SM / p.num_rows, 1);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks, p.num_rows);
+  config.blockDim = dim3(TURN_THREADS);
+  config.stream = static_cast<cudaStream_t>(p.stream);
+  config.attrs = &early;
+  config.numAttrs = 1;
+  IRM_TRY(cudaLaunchKernelEx(&config, mla_turn_kernel, args));
+  return IRM_OK;
+}
+
 IrmStatus launch_attention(const IrmMlaAttentionParams& p) noexcept {
   IrmStatus status = check_shape(p);
   if (status == IRM_OK) status = check_cluster(p.cluster);
   if (status == IRM_OK) status = check_cache(p, HEAD_DIM * 2);
+  if (status == IRM_OK && p.turned != nullptr) status = check_tiles(p.num_rows, p.num_tiles);
   if (status != IRM_OK || p.total_q == 0) return status;
   int sms = 0;
   if ((status = count_sms(sms)) != IRM_OK) return status;
@@ -141,6 +180,7 @@ IrmStatus launch_attention(const IrmMlaAttentionParams& p) noexcept {
   args.key_policy = static_cast<uint64_t>(shared ? cute::TMA::CacheHintSm90::EVICT_NORMAL
                                                  : cute::TMA::CacheHintSm90::EVICT_FIRST);
   args.blocks = cluster;
+  args.has_turned = p.turned != nullptr;
   status = cluster == 1 ? launch_main<Streaming>(p, args, workers)
                         : launch_main<Shared>(p, args, workers);
   return status == IRM_OK ? launch_combine(p, args, at, sms, cluster) : status;

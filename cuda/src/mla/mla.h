@@ -1,4 +1,4 @@
-// mla_attention as abi.cu sees it: the three launchers and the buffer sizes they need.
+// mla_attention as abi.cu sees it: the launchers and the buffer sizes they need.
 // Knows the C ABI's structs; no kernel.
 #pragma once
 
@@ -10,6 +10,7 @@ uint64_t plan_bytes(int64_t num_rows, int64_t total_q, int64_t num_heads) noexce
 uint64_t workspace_bytes() noexcept;
 IrmStatus launch_tiles(const IrmMlaTilesParams& params) noexcept;
 IrmStatus launch_plan(const IrmMlaPlanParams& params) noexcept;
+IrmStatus launch_turn(const IrmMlaTurnParams& params) noexcept;
 IrmStatus launch_attention(const IrmMlaAttentionParams& params) noexcept;
 
 }  // namespace irminsul::mla

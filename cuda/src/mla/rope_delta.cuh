@@ -82,14 +82,20 @@ __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bo
   }
 }
 
-// Zeroes the rows outside [lo, hi) in the slabs of one pair. They may be other requests' rows or
-// never written ones, and 0 x NaN in P V would be NaN: masking the scores is not enough.
-__device__ __forceinline__ void zero_foreign_rows(uint8_t* pair, int lo, int hi, int thread) {
+// Zeroes the rows outside [lo, hi) in all pairs of slabs of a tile. They may be other requests' rows
+// or never written ones, and 0 x NaN in P V would be NaN: masking the scores is not enough.
+__device__ __forceinline__ void zero_foreign_rows(uint8_t* const (&pairs)[TILE_PAIRS], int lo,
+                                                  int hi, int thread) {
   constexpr int THREADS_A_ROW = 8 * PAIR_SLABS;
-  uint8_t* column = pair + (thread / 8 % PAIR_SLABS) * SLAB_BYTES + (thread % 8) * 16;
-  for (int row = thread / THREADS_A_ROW; row < PAGE_SIZE;
-       row += TRANSFORM_THREADS / THREADS_A_ROW) {
-    if (row < lo || row >= hi) *reinterpret_cast<uint4*>(column + row * 128) = uint4{0, 0, 0, 0};
+  const int column = (thread / 8 % PAIR_SLABS) * SLAB_BYTES + (thread % 8) * 16;
+  const int owned = hi - lo;
+  for (int i = thread / THREADS_A_ROW; i < PAGE_SIZE - owned;
+       i += TRANSFORM_THREADS / THREADS_A_ROW) {
+    const int at = column + (i < lo ? i : i + owned) * 128;
+#pragma unroll
+    for (int p = 0; p < TILE_PAIRS; ++p) {
+      *reinterpret_cast<uint4*>(pairs[p] + at) = uint4{0, 0, 0, 0};
+    }
   }
 }
 

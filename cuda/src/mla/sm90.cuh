@@ -40,6 +40,22 @@ __device__ __forceinline__ void barrier_arrive(const uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(barrier)) : "memory");
 }
 
+// A warp arrives by one of its lanes. The sanitizer's race checker takes an arrival for its own lane's
+// only: a build for it lets all of them arrive.
+#ifdef IRM_EVERY_LANE_ARRIVES
+constexpr int WARP_ARRIVALS = 32;
+#else
+constexpr int WARP_ARRIVALS = 1;
+#endif
+
+__device__ __forceinline__ void warp_arrive(const uint64_t* barrier, int lane) {
+  if (lane < WARP_ARRIVALS) barrier_arrive(barrier);
+}
+
+__device__ __forceinline__ void init_for_warps(uint64_t* barrier, int warps) {
+  cutlass::arch::ClusterBarrier::init(barrier, warps * WARP_ARRIVALS);
+}
+
 __device__ __forceinline__ void barrier_expect(const uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                    smem_address(barrier)),

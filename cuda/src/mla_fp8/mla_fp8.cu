@@ -78,11 +78,8 @@ IrmStatus launch_attention(const IrmMlaAttentionParams& p) noexcept {
 }
 
 IrmStatus launch_widen(const IrmMlaWidenParams& p) noexcept {
-  IRM_REQUIRE(p.num_rows >= 0 && p.num_rows < 65536, "num_rows is %d; it must be in 0..65535",
-              p.num_rows);
-  IRM_REQUIRE(p.num_tiles >= 0 && p.num_tiles < (int64_t{1} << 31),
-              "num_tiles is %lld; it must be in 0..2**31 - 1", static_cast<long long>(p.num_tiles));
-  IrmStatus status = check_stride(p.page_stride, ROW_BYTES);
+  IrmStatus status = check_tiles(p.num_rows, p.num_tiles);
+  if (status == IRM_OK) status = check_stride(p.page_stride, ROW_BYTES);
   if (status != IRM_OK || p.num_rows == 0 || p.num_tiles == 0) return status;
   int sms = 0;
   if ((status = count_sms(sms)) != IRM_OK) return status;

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from irminsul.attention.op import attention_by_reference
-from irminsul.attention.reference import HEAD_DIM, LATENT_DIM
-from irminsul.attention.tiles import PAGE_SIZE, TileTable
+from irminsul.attention.prepared import page_stride, turn_tiles
+from irminsul.attention.reference import LATENT_DIM
+from irminsul.attention.tiles import TileTable
 from irminsul.errors import InvalidParams
 from irminsul.native import abi, loader
 
@@ -145,6 +146,8 @@ def _attention(
             interleaved,
             max_q_len,
         )
+    table, query_rows = (tiles, tile_start, tile_count), q.shape[1] * max_q_len
+    turned = turn_tiles(cache, *table, cos_sin, interleaved, query_rows)
     return launch_attention(
         "mla_attention",
         loader.library().irm_mla_attention,
@@ -158,6 +161,7 @@ def _attention(
         interleaved,
         max_q_len,
         cluster,
+        turned,
     )
 
 
@@ -174,9 +178,10 @@ def launch_attention(
     interleaved: bool,
     max_q_len: int,
     cluster: int,
+    turned: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run the library's attention kernel `entry`; `action` is its name in errors."""
-    stride = _page_stride(cache)
+    stride = page_stride(cache)
     q = q.contiguous()
     total_q, heads, _ = q.shape
     out = torch.empty(total_q, heads, LATENT_DIM, dtype=q.dtype, device=q.device)
@@ -207,58 +212,11 @@ def launch_attention(
             num_heads=heads,
             max_q_len=max_q_len,
             cluster=cluster,
+            turned=0 if turned is None else turned.data_ptr(),
+            num_tiles=tiles.shape[0],
         )
         abi.check(handle, entry(ctypes.byref(params)), action)
     return out, lse
-
-
-def _page_stride(cache: Tensor) -> int:
-    """Bytes from one page to the next."""
-    if cache.stride(2) != 1 or cache.stride(1) != cache.shape[2]:
-        raise InvalidParams(
-            f"rows of a page must be contiguous; cache has strides {cache.stride()}"
-        )
-    numbers = cache.stride(0) if cache.shape[0] > 1 else PAGE_SIZE * cache.shape[2]
-    return numbers * cache.element_size()
-
-
-def widen_tiles(
-    cache: Tensor, tiles: Tensor, tile_start: Tensor, tile_count: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Copy the fp8 pages that tiles name into bf16 pages of their own.
-
-    Parameters
-    ----------
-    cache : Tensor, uint8, [num_pages, 64, 656]
-    tiles : Tensor, int32, [num_tiles, 4]
-    tile_start, tile_count : Tensor, int32, [num_rows]
-
-    Returns
-    -------
-    pages : Tensor, bfloat16, [num_tiles, 64, 576]
-        Page ``i`` is tile ``i``'s, zero outside its bounds; not written where no row has the tile.
-    wide_tiles : Tensor, int32, [num_tiles, 4]
-        The same tiles over `pages`.
-    """
-    num_tiles = tiles.shape[0]
-    pages = torch.empty(num_tiles, PAGE_SIZE, HEAD_DIM, dtype=torch.bfloat16, device=cache.device)
-    wide = torch.empty_like(tiles)
-    handle = loader.library()
-    with torch.cuda.device(cache.device):
-        params = abi.MlaWidenParams(
-            cache=cache.data_ptr(),
-            tiles=tiles.data_ptr(),
-            tile_start=tile_start.data_ptr(),
-            tile_count=tile_count.data_ptr(),
-            pages=pages.data_ptr(),
-            wide_tiles=wide.data_ptr(),
-            stream=torch.cuda.current_stream().cuda_stream,
-            page_stride=_page_stride(cache),
-            num_tiles=num_tiles,
-            num_rows=tile_start.shape[0],
-        )
-        abi.check(handle, handle.irm_mla_fp8_widen(ctypes.byref(params)), "mla_fp8_widen")
-    return pages, wide
 
 
 _BACKEND = torch.library.Library("irminsul", "IMPL")  # type: ignore[no-untyped-call]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from irminsul.attention.checks import check_device, check_queries
-from irminsul.attention.cuda import launch_attention, launch_plan, widen_tiles
+from irminsul.attention.cuda import launch_attention, launch_plan
 from irminsul.attention.fp8 import FP8_ROW_BYTES, mla_attention_fp8_reference
 from irminsul.attention.op import attention_fake, plan_attention
+from irminsul.attention.prepared import GRID_ROWS, turn_tiles, widen_tiles
 from irminsul.attention.reference import HEAD_DIM
 from irminsul.attention.tiles import PAGE_SIZE, TileTable
 from irminsul.errors import InvalidParams
@@ -21,8 +22,6 @@ WIDENED_ROWS = 512
 """Query rows (token x head) of a sequence from which its keys are widened once for all of them."""
 WIDENED_BYTES = 1 << 30
 """Memory that the widened pages of a call may take."""
-WIDENED_SEQUENCES = 65_535
-"""Sequences that the widening kernel takes: its grid has a row for each."""
 
 _OPS = torch.library.Library("irminsul", "FRAGMENT")  # type: ignore[no-untyped-call]
 _OPS.define(  # type: ignore[no-untyped-call]
@@ -166,14 +165,15 @@ def _by_kernel(
             max_q_len,
         )
     kernel, cluster = loader.library().irm_mla_fp8_attention, 1
-    many_rows = q.shape[1] * max_q_len >= WIDENED_ROWS
-    some = tiles.shape[0] > 0 and tile_start.shape[0] <= WIDENED_SEQUENCES
+    query_rows, turned = q.shape[1] * max_q_len, None
+    some = tiles.shape[0] > 0 and tile_start.shape[0] <= GRID_ROWS
     size = tiles.shape[0] * PAGE_SIZE * HEAD_DIM * q.element_size()
-    if many_rows and some and size <= WIDENED_BYTES:
+    if query_rows >= WIDENED_ROWS and some and size <= WIDENED_BYTES:
         kernel, cluster = loader.library().irm_mla_attention, 0
         cache, tiles = widen_tiles(cache, tiles, tile_start, tile_count)
-        shape = (q.shape[0], q.shape[1], max_q_len, cluster)
-        plan = launch_plan(tiles, tile_start, tile_count, q_indptr, q_pos, *shape)
+        table, shape = (tiles, tile_start, tile_count), (q.shape[0], q.shape[1], max_q_len, cluster)
+        plan = launch_plan(*table, q_indptr, q_pos, *shape)
+        turned = turn_tiles(cache, *table, cos_sin, interleaved, query_rows)
     return launch_attention(
         "mla_attention_fp8",
         kernel,
@@ -187,6 +187,7 @@ def _by_kernel(
         interleaved,
         max_q_len,
         cluster,
+        turned,
     )
 
 

@@ -189,6 +189,30 @@ class MlaAttentionParams(Params):
         ("num_heads", c_int32),
         ("max_q_len", c_int32),
         ("cluster", c_int32),
+        ("turned", c_void_p),
+        ("num_tiles", c_int64),
+    ]
+
+
+class MlaTurnParams(Params):
+    """IrmMlaTurnParams."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("size", c_uint32),
+        ("version", c_uint32),
+        ("cache", c_void_p),
+        ("tiles", c_void_p),
+        ("tile_start", c_void_p),
+        ("tile_count", c_void_p),
+        ("cos_sin", c_void_p),
+        ("slabs", c_void_p),
+        ("stream", c_void_p),
+        ("page_stride", c_int64),
+        ("num_tiles", c_int64),
+        ("num_rows", c_int32),
+        ("num_positions", c_int32),
+        ("interleaved", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -220,6 +244,7 @@ STRUCTS: dict[int, type[ctypes.Structure]] = {
     4: MlaPlanParams,
     5: MlaAttentionParams,
     6: MlaWidenParams,
+    7: MlaTurnParams,
 }
 """IrmStruct -> mirror."""
 
@@ -235,6 +260,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "irm_mla_workspace_bytes": (c_uint64, []),
     "irm_mla_tiles": (c_int32, [ctypes.POINTER(MlaTilesParams)]),
     "irm_mla_plan": (c_int32, [ctypes.POINTER(MlaPlanParams)]),
+    "irm_mla_turn": (c_int32, [ctypes.POINTER(MlaTurnParams)]),
     "irm_mla_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
     "irm_mla_fp8_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
     "irm_mla_fp8_widen": (c_int32, [ctypes.POINTER(MlaWidenParams)]),

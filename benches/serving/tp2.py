@@ -78,7 +78,7 @@ def engine(arguments: argparse.Namespace, form: str, dump: str) -> Any:
         options |= {
             "load_format": "auto" if weights else "dummy",
             "attention_backend": arguments.attention_backend,
-            "mem_fraction_static": 0.4,
+            "mem_fraction_static": 0.7,
             "cuda_graph_max_bs_decode": 8,
         }
     import sglang

@@ -15,7 +15,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results"
-SCENARIOS = ("shifted", "reordered", "deleted", "chain")
+SCENARIOS = ("reordered", "chain")
 COLOURS = {
     "naive": "#c2541b",
     "irminsul": "#2a78b5",
@@ -34,7 +34,13 @@ def main() -> None:
     present = [s for s in SCENARIOS if f"{s}, hop2, irminsul" in cells]
     panels = [(scenario, _arms(cells, f"{scenario}, hop2, ")) for scenario in present]
     figure, grid = plt.subplots(
-        1, len(panels), figsize=(7.2, 2.4), sharey=True, squeeze=False, layout="constrained"
+        1,
+        len(panels),
+        figsize=(6.4, 2.6),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for axes, (title, arms) in zip(grid.flat, panels, strict=True):
         _panel(axes, arms)

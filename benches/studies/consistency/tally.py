@@ -150,19 +150,19 @@ class Tally:
 
 
 def _cell_row(case: str, cell: Cell) -> Row:
-    """Accuracy as the value; what else is known of the cell as [value, low, high] beside it."""
+    """Accuracy as the value; what else is known of the cell beside it.
+
+    Points lost against full prefill come as [value, low, high].
+    """
     n = cell.samples
     lost, spread = (cell.lost - cell.won) / n, math.sqrt((cell.lost + cell.won) / n / n)
-    kl = cell.kl / n
-    deviation = math.sqrt(max(cell.kl_squared / n - kl**2, 0.0) / n)
     low, high = interval(cell.correct, n)
     limits = (100 * low, 100 * high)
-    diverged = (cell.diverged / n, *interval(cell.diverged, n))
     return {
         **row(None, case, "accuracy", 100 * cell.correct / n, "%", n, limits),
         "points_lost": [_short(100 * (lost + k * Z * spread)) for k in (0, -1, 1)],
-        "kl_nats": [_short(kl + k * Z * deviation) for k in (0, -1, 1)],
-        "diverged": [_short(100 * share) for share in diverged],
+        "kl_nats": _short(cell.kl / n),
+        "diverged": _short(100 * cell.diverged / n),
         "computed": _short(100 * cell.computed / n),
     }
 

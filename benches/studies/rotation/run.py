@@ -81,7 +81,8 @@ def main() -> None:
     }
     out = options.out or HERE / "results" / f"rotation-{device.type}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    rows = ",\n  ".join(map(json.dumps, result.pop("rows")))  # one a line
+    out.write_text(json.dumps(result, indent=1)[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n')
     for row in rows:
         print(f"{row['case']:58} {row['metric']:24} {row['value']:.3g}")
 

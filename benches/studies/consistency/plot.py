@@ -6,6 +6,7 @@ Must not know how the numbers came about. Usage: python benches/studies/consiste
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import figures
 
 RESULTS = Path(__file__).parent / "results"
 SCENARIOS = ("reordered", "chain")
@@ -45,9 +50,10 @@ def main() -> None:
     for axes, (title, arms) in zip(grid.flat, panels, strict=True):
         _panel(axes, arms)
         axes.set_title(title, fontsize=7)
+    grid.flat[0].legend(frameon=False, fontsize=6)
     figure.supxlabel("% of the context computed")
     figure.supylabel("points lost over two links")
-    figure.savefig(RESULTS / "two-hop.svg", metadata={"Date": None})
+    figures.write(figure, RESULTS / "two-hop.svg")
 
 
 def _arms(cells: dict[str, dict[str, Any]], start: str) -> dict[str, dict[str, Any]]:
@@ -74,7 +80,6 @@ def _panel(axes: plt.Axes, arms: dict[str, dict[str, Any]]) -> None:
             label=name,
         )
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=6)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,17 @@ Must not know how the numbers came about. Usage: python benches/studies/energy/p
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import figures
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = {
@@ -46,7 +51,7 @@ def main() -> None:
     axes.set_ylim(0, 100)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, fontsize=6, ncols=4, loc="outside upper center")
-    figure.savefig(RESULTS / "energy.svg", metadata={"Date": None})
+    figures.write(figure, RESULTS / "energy.svg")
 
 
 if __name__ == "__main__":

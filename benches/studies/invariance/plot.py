@@ -6,12 +6,17 @@ Must not know how the numbers came about. Usage: python benches/studies/invarian
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import figures
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -28,7 +33,7 @@ def main() -> None:
     axes.set_xlim(0, 1)
     axes.set_xlabel("AUC: same text elsewhere, against other text (orange: under RoPE)")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(RESULTS / "invariance.svg", metadata={"Date": None})
+    figures.write(figure, RESULTS / "invariance.svg")
 
 
 if __name__ == "__main__":

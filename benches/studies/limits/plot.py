@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import figures
 
 RESULTS = Path(__file__).parent / "results"
 CASE = re.compile(r"(\d+) tokens, (\d+) % moved, (\d+) holes")
@@ -48,7 +53,7 @@ def main() -> None:
     figure.supxlabel("% of the prompt moved; above each panel: tokens")
     figure.supylabel("first token, of cold")
     grid.flat[0].set_xticks([10, 50, 90])
-    figure.savefig(RESULTS / "limits.svg", metadata={"Date": None})
+    figures.write(figure, RESULTS / "limits.svg")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import figures
 
 RESULTS = Path(__file__).parent / "results"
 LINES = {
@@ -44,7 +49,7 @@ def main() -> None:
     axes.set_ylabel("relative L2 error")
     axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(0.0, 0.62))
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(RESULTS / "rotation.svg", metadata={"Date": None})
+    figures.write(figure, RESULTS / "rotation.svg")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,16 @@ python benches/kernels/relocate/plot.py benches/kernels/relocate/results/h200.js
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
+from figures import write
 
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "relocate"})
 
@@ -45,7 +49,7 @@ def draw(report: dict, out: Path) -> None:
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2)
     figure.suptitle(report["machine"], fontsize=9)
     figure.tight_layout()
-    figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
+    write(figure, out.with_suffix(".svg"))
 
 
 def main() -> None:

@@ -75,8 +75,12 @@ def main() -> int:
 def start(name: str, folder: Path, length: int, options: dict[str, Any]) -> Server:
     """Start an engine; only latent attention has irminsul, and flashinfer's kernels for it."""
     latent = name == "MLA"
+    triton = name not in (
+        "MLA",
+        "Mamba2 hybrid",
+    )  # SGLang refuses it for models that begin with Mamba2
     arguments = {
-        "attention_backend": "flashinfer" if latent else "triton",
+        "attention_backend": "triton" if triton else "flashinfer",
         "mem_fraction_static": 0.88,
         # Room for the texts and what hits add: a copy of each text where it is moved.
         "max_total_tokens": 22 * length if latent else 4 * length + length // 2,

@@ -75,10 +75,8 @@ def main() -> int:
 def start(name: str, folder: Path, length: int, options: dict[str, Any]) -> Server:
     """Start an engine; only latent attention has irminsul, and flashinfer's kernels for it."""
     latent = name == "MLA"
-    triton = name not in (
-        "MLA",
-        "Mamba2 hybrid",
-    )  # SGLang refuses it for models that begin with Mamba2
+    # SGLang refuses Triton's attention for models that begin with a Mamba2 layer.
+    triton = name not in ("MLA", "Mamba2 hybrid")
     arguments = {
         "attention_backend": "triton" if triton else "flashinfer",
         "mem_fraction_static": 0.88,

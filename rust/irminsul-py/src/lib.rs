@@ -22,6 +22,7 @@ mod reuse;
 mod reuse_plan;
 mod scratch;
 mod tokens;
+mod wide;
 
 use pyo3::prelude::*;
 

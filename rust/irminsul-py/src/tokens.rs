@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 
 use irminsul::{ChunkParams, Chunker, Chunks};
-use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
@@ -14,6 +14,7 @@ use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 use crate::failure::Failure;
 use crate::raw::{self, Items};
 use crate::scratch::Tokens;
+use crate::wide::{Id, Wide};
 
 /// Above this many tokens a call releases the interpreter lock; below, handing the lock over costs
 /// more than it frees.
@@ -296,25 +297,3 @@ where
         Err(out_of_range(py, buffer))
     })
 }
-
-/// What the items of an array of ids are.
-trait Id: Element + Copy + Send + Into<i128> {}
-
-impl<T: Element + Copy + Send + Into<i128>> Id for T {}
-
-/// An id of any width as 64 bits, of which negative ones set the upper half.
-struct Wide(u64);
-
-macro_rules! widen {
-    ($($narrow:ty),*) => {$(
-        impl From<$narrow> for Wide {
-            #[inline]
-            #[allow(clippy::cast_lossless)] // The signed ones do not fit without loss.
-            fn from(value: $narrow) -> Self {
-                Self(value as u64)
-            }
-        }
-    )*};
-}
-
-widen!(i16, u16, i32, u32, i64, u64);

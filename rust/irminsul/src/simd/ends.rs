@@ -91,9 +91,10 @@ impl Read {
         });
         // Safety: as promised.
         unsafe {
-            let ends = load((&raw const bounds[1]).cast());
+            let starts = bounds.as_ptr();
+            let ends = load(starts.add(1).cast());
             Self {
-                len: _mm256_sub_epi64(ends, load((&raw const bounds[0]).cast())),
+                len: _mm256_sub_epi64(ends, load(starts.cast())),
                 state: gather(states),
                 stripe: gather(stops.map(<*const u32>::cast)),
                 words: gather(words),

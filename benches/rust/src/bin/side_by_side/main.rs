@@ -81,6 +81,7 @@ fn patience() -> usize {
 
 /// Runs all candidates in turns, each long enough to be timed, until each was alone in `count` of them.
 fn rounds<'a>(mut candidates: Vec<Candidate<'a>>, count: usize) -> BTreeMap<&'a str, Figures> {
+    sibling::learn();
     let mut times: BTreeMap<&str, Times> = BTreeMap::new();
     for _ in 0..patience() * count {
         for (name, run) in &mut candidates {

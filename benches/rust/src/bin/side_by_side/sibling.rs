@@ -4,7 +4,7 @@
 //! that keeps them full takes up to twice as long, in processor time too. The loop does nothing but keep
 //! them full, so that its time says which of two machines a sample was taken on.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use cpu_time::ThreadTime;
@@ -15,36 +15,42 @@ const TURNS: u64 = 4000;
 /// Longer than the shortest time by more than this is shared.
 const SHARED: f64 = 1.08;
 
-/// The shortest times so far that are kept: the clock is wrong by a third once in a while, so the longest of
-/// these is believed.
-const KEPT: usize = 20;
+/// One in so many of the loops so far was faster than what counts as its time on a core of its own: where a
+/// hypervisor takes time away, the clock is wrong by a sixth now and then, so the very fastest are not believed.
+const BELIEVED: usize = 100;
 
 thread_local! {
-    static SHORTEST: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static TIMES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static ALONE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The loop's time in nanoseconds.
 pub(crate) fn probe() -> u64 {
+    // The first time finds nothing in the caches.
+    ThreadTime::now();
+    work();
     let start = ThreadTime::now();
     work();
     let time = start.elapsed().as_nanos() as u64;
-    SHORTEST.with_borrow_mut(|shortest| {
-        let at = shortest.partition_point(|&other| other <= time);
-        if at < KEPT {
-            shortest.insert(at, time);
-            shortest.truncate(KEPT);
-        }
-    });
+    TIMES.with_borrow_mut(|times| times.push(time));
     time
 }
 
 /// Whether a core on which the loop took so long was this thread's alone.
 pub(crate) fn is_alone(probe: u64) -> bool {
-    let shortest = SHORTEST.with_borrow(|shortest| shortest.last().copied().unwrap_or(u64::MAX));
-    probe as f64 <= SHARED * shortest as f64
+    probe as f64 <= SHARED * ALONE.get() as f64
 }
 
-/// Finds the shortest time out, over about a second, in which a busy neighbour rests now and then.
+/// Learns from all loops so far.
+pub(crate) fn learn() {
+    let mut times = TIMES.with_borrow(Clone::clone);
+    if !times.is_empty() {
+        let at = times.len() / BELIEVED;
+        ALONE.set(*times.select_nth_unstable(at).1);
+    }
+}
+
+/// Finds the time out, over about a second, in which a busy neighbour rests now and then.
 pub(crate) fn calibrate() {
     for _ in 0..40 {
         for _ in 0..500 {

@@ -59,8 +59,11 @@ def check(context: Any, options: Settings) -> None:
 
 def connect(cache: Any, context: Any, metrics: Metrics) -> None:
     """Let requests of `cache` borrow; `check` has passed."""
-    from irminsul.integrations.sglang.share.lending import Sharing
+    from irminsul.integrations.sglang.share.lending import Sharing, give_back
 
+    # An allocator that cannot do this must stop the start, not the first batch that borrows.
+    nothing = cache.req_to_token_pool.req_to_token.new_empty(0)
+    give_back(cache.token_to_kv_pool_allocator, nothing)
     tables = context.tp_worker.model_runner.attn_backend.loans
     cache.sharing = Sharing(cache, tables, metrics, settings.load().test_move)
 

@@ -128,7 +128,7 @@ pub(crate) fn hash_chunks_before(
     tokens: &[u32],
     bounds: &[usize],
     hashes: &mut Vec<u64>,
-    later: *const u32,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))] later: *const u32,
 ) {
     let known = hashes.len();
     hashes.resize(known + bounds.len().saturating_sub(1), 0);

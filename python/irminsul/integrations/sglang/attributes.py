@@ -188,6 +188,11 @@ EITHER: tuple[tuple[str, ...], ...] = (
         "mem_cache.radix_cache.RadixCache.checkpoint",
         "mem_cache.radix_cache.RadixCache.cache_unfinished_req",
     ),
+    # How borrowed pages go back.
+    (
+        "mem_cache.allocator.PagedTokenToKVPoolAllocator.free_page_ids",
+        "mem_cache.allocator.PagedTokenToKVPoolAllocator.free_group",
+    ),
     ("managers.schedule_batch.Req.extend_end", "managers.schedule_batch.Req.extend_range"),
     ("managers.schedule_batch.Req.prefix_len", "managers.schedule_batch.Req.prefix_indices"),
     ("managers.schedule_batch.Req.kv", "managers.schedule_batch.Req.req_pool_idx"),

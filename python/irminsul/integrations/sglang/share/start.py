@@ -5,7 +5,7 @@ Knows what borrowing needs of an engine; must not know how it works.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from irminsul.attention import PAGE_SIZE
@@ -51,10 +51,7 @@ def check(context: Any, options: Settings) -> None:
     """Raise `Unsupported` with every reason why requests of this engine must not borrow."""
     reasons = list(_reasons(context, options))
     if reasons:
-        raise Unsupported(
-            f"IRMINSUL_REUSE=share cannot serve this engine: {' Also, '.join(reasons)} "
-            "IRMINSUL_REUSE=copy moves rows instead."
-        )
+        raise _refusal(reasons)
 
 
 def connect(cache: Any, context: Any, metrics: Metrics) -> None:
@@ -63,9 +60,19 @@ def connect(cache: Any, context: Any, metrics: Metrics) -> None:
 
     # An allocator that cannot do this must stop the start, not the first batch that borrows.
     nothing = cache.req_to_token_pool.req_to_token.new_empty(0)
-    give_back(cache.token_to_kv_pool_allocator, nothing)
+    try:
+        give_back(cache.token_to_kv_pool_allocator, nothing)
+    except AttributeError as error:
+        raise _refusal([f"pages are freed in a way that was not looked at ({error})."]) from error
     tables = context.tp_worker.model_runner.attn_backend.loans
     cache.sharing = Sharing(cache, tables, metrics, settings.load().test_move)
+
+
+def _refusal(reasons: Iterable[str]) -> Unsupported:
+    return Unsupported(
+        f"IRMINSUL_REUSE=share cannot serve this engine: {' Also, '.join(reasons)} "
+        "IRMINSUL_REUSE=copy moves rows instead."
+    )
 
 
 def _reasons(context: Any, options: Settings) -> Iterator[str]:

@@ -117,7 +117,7 @@ def answer_rows(found: Found) -> list[Row]:
             rivals = [n for n in stock if step in found[n]["answers"]]
             if rivals and (name.startswith(OURS) or name > rivals[0]):
                 theirs = found[rivals[0]]["answers"][step]
-                usual = max([USUAL_NOISE, *_usual(found, rivals, step)])
+                usual = max([USUAL_NOISE, *_usual(found, step)])
                 rows.append(_answer_row(name, step, summary(ours, theirs), rivals[0], usual))
         if CHANGED in result["answers"]:
             rows.append(_sensitive_row(name, result["answers"]))
@@ -161,8 +161,12 @@ def _answer_row(name: str, step: str, counts: dict[str, Any], rival: str, usual:
     )
 
 
-def _usual(found: Found, stock: list[str], step: str) -> list[float]:
-    """Return how far other stock backends are from the first."""
-    first = found[stock[0]]["answers"][step]
-    others = (found[name]["answers"].get(step) for name in stock[1:])
-    return [summary(other, first)["noise"] for other in others if other]
+def _usual(found: Found, step: str) -> list[float]:
+    """Return how far stock backends are from the first of their kind, with a cache and without."""
+    answered = [n for n in found if not n.startswith(OURS) and step in found[n]["answers"]]
+    noise = []
+    for moves in (False, True):
+        first, *others = [n for n in answered if _moves(n) == moves] or [""]
+        answers = [found[name]["answers"][step] for name in others]
+        noise += [summary(other, found[first]["answers"][step])["noise"] for other in answers]
+    return noise

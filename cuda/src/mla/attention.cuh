@@ -159,11 +159,10 @@ __device__ __forceinline__ void mask_scores(const Storage<C>& sm, const Scores<C
   }
 }
 
-// P of two rows against their maxima, as fragments; `sum` grows by it. -> largest number of P
-__device__ __forceinline__ float exponentiate(const float (&s)[32], float scale_log2,
-                                              const float (&max)[2], uint32_t (&p)[16],
-                                              float (&sum)[2]) {
-  uint32_t top = 0;
+// P of two rows against their maxima, as fragments; `sum` grows by it.
+__device__ __forceinline__ void exponentiate(const float (&s)[32], float scale_log2,
+                                             const float (&max)[2], uint32_t (&p)[16],
+                                             float (&sum)[2]) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const float a = exp2_approx(fmaf(s[2 * i], scale_log2, -max[i % 2]));
@@ -171,9 +170,7 @@ __device__ __forceinline__ float exponentiate(const float (&s)[32], float scale_
     sum[i % 2] += a;
     sum[i % 2] += b;
     p[i] = pack_bf16(a, b);
-    top = max_bf16x2(top, p[i]);
   }
-  return fmaxf(low_half(top), high_half(top));
 }
 
 // New running maximum of one row (of two), and the factor on everything summed so far.
@@ -197,8 +194,8 @@ __device__ __forceinline__ float follow_maximum(Scores<C>& st, const float (&s)[
 }
 
 // S of one tile -> P as fragments, and the factors on everything summed so far. P is taken against
-// the maxima as they are: only where one of its numbers comes out too large, or a row has not had
-// a key yet, do the maxima follow and P is taken again.
+// the maxima as they are: only where a thread's numbers of a row come out too large, by their sum,
+// or a row has not had a key yet, do the maxima follow and P is taken again.
 template <class C>
 __device__ __forceinline__ void softmax_tile(const Args& args, const Storage<C>& sm, Scores<C>& st,
                                              float (&s)[32], TileMask tile, uint32_t (&p)[16],
@@ -208,8 +205,9 @@ __device__ __forceinline__ void softmax_tile(const Args& args, const Storage<C>&
   }
   factor[0] = factor[1] = 1.0f;
   float sum[2] = {st.sum[0], st.sum[1]};
-  const float top = exponentiate(s, args.scale_log2, st.max, p, sum);
-  if (!__any_sync(~0u, top > LARGEST_P || st.unseen != 0)) {
+  exponentiate(s, args.scale_log2, st.max, p, sum);
+  const float grown = fmaxf(sum[0] - st.sum[0], sum[1] - st.sum[1]);
+  if (!__any_sync(~0u, grown > LARGEST_SUM || st.unseen != 0)) {
     st.sum[0] = sum[0], st.sum[1] = sum[1];
     return;
   }

@@ -77,8 +77,8 @@ constexpr uint32_t FULL_PAGE = PAGE_SIZE << 16;
 constexpr float LN_2 = 0.693147180559945309f;
 // The running maximum follows only when it grows by more than this (in powers of two): the output
 // then hardly ever has to be rescaled, and the sums stay far from overflow.
-constexpr float RESCALE_THRESHOLD = 8.0f;
-constexpr float LARGEST_P = 256.0f;  // 2^RESCALE_THRESHOLD
+constexpr float RESCALE_THRESHOLD = 4.0f;
+constexpr float LARGEST_SUM = 256.0f;  // of 16 numbers of P, each at most 2^RESCALE_THRESHOLD
 
 template <class C>
 struct Storage {

@@ -16,7 +16,8 @@ namespace irminsul::mla {
 constexpr int PLAN_THREADS = 1024;
 constexpr int OVERHEAD_TILES = 2;  // first load, query load and epilogue of a unit, in tiles
 constexpr int MIN_SPLIT_TILES = 2;
-constexpr int SPLIT_COST = 6;      // combining partial results, in tiles of every worker
+constexpr int SPLIT_COST = 6;      // combining partial results, in tiles of every worker, and
+constexpr int SPLIT_PART = 24;     // this part of its work: what is split reads and writes more
 constexpr int MIN_WORKER_COST = 3;  // also keeps two cuts from falling on the same tile
 
 struct PlanArgs {
@@ -173,7 +174,8 @@ __global__ void __launch_bounds__(PLAN_THREADS) mla_plan_kernel(const PlanArgs a
   const int64_t busy = min(int64_t{workers}, max(before / MIN_WORKER_COST, int64_t{1}));
   // Whole units in equal numbers, where that takes hardly longer than equal parts of the line.
   const int share = (num_units + workers - 1) / workers;
-  const bool whole = int64_t{share} * longest <= before / workers + SPLIT_COST;
+  const int64_t even = before / workers;
+  const bool whole = int64_t{share} * longest <= even + even / SPLIT_PART + SPLIT_COST;
   for (int w = thread; w <= workers; w += PLAN_THREADS) {
     const int2 at = w == 0      ? int2{0, 0}
                     : whole     ? int2{min(w * share, num_units), 0}

@@ -180,13 +180,6 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return packed;
 }
 
-// Larger of both halves, NaN only where both are.
-__device__ __forceinline__ uint32_t max_bf16x2(uint32_t a, uint32_t b) {
-  uint32_t y;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-  return y;
-}
-
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -45,6 +45,7 @@ def draw(report: dict, out: Path) -> None:
     right.set(xlabel="tokens (27 layers)", ylabel="us", yscale="log")
     for axes in (left, right):
         axes.set_xscale("log", base=2)
+        axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2)
     figure.suptitle(report["machine"], fontsize=9)

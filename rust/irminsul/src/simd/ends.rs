@@ -131,11 +131,13 @@ macro_rules! ends {
                     hashes,
                     ..
                 } = batch;
+                // A batch's chunks are no shorter than a pair, so only the last may end too late.
                 let whole = readable(tokens, bounds).min(jobs.len());
+                let whole = if whole < CHUNKS { 0 } else { whole };
                 let groups = whole.div_ceil(CHUNKS);
                 for group in 0..groups {
                     // The last ones together with some that were hashed before.
-                    let first = (CHUNKS * group).min(whole.saturating_sub(CHUNKS));
+                    let first = (CHUNKS * group).min(whole - CHUNKS);
                     let (Some(jobs), Some(bounds), Some(hashes)) = (
                         jobs[first..].first_chunk(),
                         bounds[first..].first_chunk(),
@@ -149,7 +151,7 @@ macro_rules! ends {
                         store(hashes.as_mut_ptr().cast(), four(&read));
                     }
                 }
-                for at in if whole < CHUNKS { 0 } else { whole }..jobs.len() {
+                for at in whole..jobs.len() {
                     let tokens = &tokens[bounds[at]..bounds[at + 1]];
                     let rest = &tokens[tokens.len() / PAIR * PAIR..];
                     hashes[at] = finish_one(jobs[at].state, tokens.len(), rest);

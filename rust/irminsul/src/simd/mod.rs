@@ -48,7 +48,9 @@ pub(crate) fn scan_block(
         // Safety: AVX-512F was detected.
         Vectors::Wide => Some(unsafe { gear_avx512::scan(block, content, markers) }),
         // Safety: AVX2 and BMI1 were detected.
-        Vectors::Narrow => Some(unsafe { gear_avx2::scan(block, content, markers, looks) }),
+        Vectors::Narrow | Vectors::Mixed => {
+            Some(unsafe { gear_avx2::scan(block, content, markers, looks) })
+        }
         Vectors::Scalar => None,
     }
 }

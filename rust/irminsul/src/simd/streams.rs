@@ -77,7 +77,7 @@ pub(super) fn hash_chunks(
         if !later.is_null() {
             later = later.wrapping_add(bounds[count] - bounds[0]);
         }
-        if vectors == Vectors::Wide {
+        if vectors >= Vectors::Mixed {
             // Safety: AVX-512 was detected, with VL and DQ.
             unsafe { avx512::hash_batch(batch) };
         } else {

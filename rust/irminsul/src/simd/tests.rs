@@ -169,7 +169,7 @@ fn avx2() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn avx512() {
-    if Vectors::at_hand() == Vectors::Wide {
+    if Vectors::at_hand() >= Vectors::Mixed {
         // Safety: AVX-512 was detected, and F comes with VL.
         check_scan(|block, content, markers| unsafe {
             super::gear_avx512::scan(block, content, markers)

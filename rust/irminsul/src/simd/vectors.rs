@@ -11,12 +11,15 @@ pub enum Vectors {
     Scalar,
     /// Eight lanes of 32 bits: AVX2, or NEON on Arm.
     Narrow,
-    /// AVX-512 with F, VL and DQ.
+    /// Scans as with AVX2, which look for cuts beside their work, and hashes with AVX-512 (F, VL and DQ).
+    Mixed,
+    /// AVX-512 for both.
     Wide,
 }
 
-/// The widest that may be used.
-static ALLOWED: AtomicU8 = AtomicU8::new(Vectors::Wide as u8);
+/// The widest that may be used. Scans with AVX-512 take a tenth longer than those with AVX2 at the default sizes,
+/// since they look for cuts afterwards.
+static ALLOWED: AtomicU8 = AtomicU8::new(Vectors::Mixed as u8);
 
 impl Vectors {
     /// What this processor has, and no more than is allowed.
@@ -25,6 +28,8 @@ impl Vectors {
         let allowed = ALLOWED.load(Ordering::Relaxed);
         if allowed >= Self::Wide as u8 && has_wide() {
             Self::Wide
+        } else if allowed >= Self::Mixed as u8 && has_wide() && has_narrow() {
+            Self::Mixed
         } else if allowed >= Self::Narrow as u8 && has_narrow() {
             Self::Narrow
         } else {
@@ -32,7 +37,7 @@ impl Vectors {
         }
     }
 
-    /// Allows no wider ones than these in the whole process, to compare paths on one machine.
+    /// Allows these and no wider ones in the whole process, to compare paths on one machine. [`Vectors::Mixed`] at first.
     pub fn allow(self) {
         ALLOWED.store(self as u8, Ordering::Relaxed);
     }

@@ -38,11 +38,8 @@ ENGINES: dict[str, dict[str, Any]] = {
     "20-chunk128": {"version": "0.5.20", "chunk": 128, "page_size": 1, "overlap": True},
     "22-whole": {"version": "0.5.22", "chunk": -1, "page_size": 1, "overlap": True},
 }
-# Engines that get new weights.
-UPDATED: dict[str, dict[str, Any]] = {
-    "16-weights": {"version": "0.5.16", "chunk": -1, "page_size": 1, "overlap": True},
-    "23-weights": {"version": "0.5.23", "chunk": -1, "page_size": 1, "overlap": True},
-}
+# Engines that get new weights when everything else is done.
+UPDATED = ("16-whole", "23-whole")
 # Engines that serve adapters.
 ADAPTERS: dict[str, dict[str, Any]] = {
     "16-lora": {"version": "0.5.16", "chunk": -1, "page_size": 1, "overlap": True},
@@ -84,7 +81,6 @@ _DETAILS: dict[str, dict[str, Any]] = {
         "scenarios": ["parallel"],
         "arguments": {"tp_size": 2, "log_level": "info"},
     },
-    "weights": {"pool": 4096, "holes": [], "only": ["weights"]},
     "lora": {
         "pool": 4096,
         "holes": [],
@@ -122,7 +118,12 @@ def run(version: str, script: Path, *arguments: str) -> Done:
     """Run `script` with one SGLang version on its path."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("IRMINSUL_")}
     # One thread: the model is tiny, and two that wait for each other on busy cores are slower.
-    environment = {**inherited, "PYTHONPATH": str(require(version)), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **inherited,
+        "PYTHONPATH": str(require(version)),
+        "OMP_NUM_THREADS": "1",
+        "SGLANG_DISABLED_MODEL_ARCHS": _other_models(version),
+    }
     return subprocess.run(
         [sys.executable, str(script), *arguments],
         env=environment,
@@ -130,6 +131,14 @@ def run(version: str, script: Path, *arguments: str) -> Done:
         text=True,
         timeout=1500,
     )
+
+
+@functools.cache
+def _other_models(version: str) -> str:
+    """Return the model files that no test serves: every process of an engine would import them."""
+    files = (require(version) / "sglang" / "srt" / "models").glob("*.py")
+    needed = ("deepseek_v2", "registry", "__init__")
+    return ",".join(sorted(file.stem for file in files if file.stem not in needed))
 
 
 @functools.cache
@@ -156,14 +165,15 @@ def facts(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _facts(name: str) -> tuple[Done, dict[str, Any]]:
-    engine = (ENGINES | GRID | RANKS | ADAPTERS | UPDATED)[name]
+    engine = (ENGINES | GRID | RANKS | ADAPTERS)[name]
     details = _DETAILS[name.split("-")[1]]
     tiny = details["pool"] < 2048
+    scenarios = details.get("only") or ["delta0", *details["scenarios"], "stale"]
     return _drive(
         {
             **engine,
             **details,
-            "scenarios": details.get("only") or ["delta0", *details["scenarios"], "stale"],
+            "scenarios": [*scenarios, "weights"] if name in UPDATED else scenarios,
             # Short prompts, so that the CPU's attention is bit-reproducible, want short spans.
             "environment": {
                 "IRMINSUL_MIN_SPAN": "8",

@@ -262,7 +262,16 @@ class TestNeverStale:
         assert reasons <= asked
 
 
-@pytest.mark.parametrize("version", hosts.ENDS)
+@pytest.mark.parametrize("source", ["disk", "tensor"])
+@pytest.mark.parametrize("name", hosts.UPDATED)
+def test_new_weights_forget_everything(name: str, source: str) -> None:
+    weights = facts(name)["weights"][source]
+    assert weights["updated"]
+    assert weights["first"] == weights["after"] == 0
+    assert min(weights["before"], weights["again"]) >= 180
+
+
+@pytest.mark.parametrize("version", hosts.ENDS if hosts.EVERYTHING else hosts.ENDS[-1:])
 def test_a_refused_engine_does_not_start_and_says_why(version: str) -> None:
     done = hosts.start(version, {"disable_radix_cache": True})
     assert done.returncode != 0

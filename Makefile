@@ -77,6 +77,10 @@ bench: build ## the core's speed on this machine beside its rivals', results in 
 	cargo run --release --quiet --manifest-path benches/rust/Cargo.toml --bin side_by_side -- build/bench/side_by_side.json
 	$(BIN)/python benches/python/peers.py --out build/bench/peers.json
 
+.PHONY: bars
+bars: ## which bars the committed results hold
+	python3 benches/bars.py
+
 STUDIES := benches/studies
 .PHONY: studies
 studies: build ## the quality studies on the CPU, 32 samples a cell, results in build/studies/

@@ -29,8 +29,8 @@ def render(document: dict) -> str:
         "",
         f"{machine['processor']}, {machine['cores']} cores, SGLang {machine['sglang']}"
         f"{' (' + machine['note'] + ')' if 'note' in machine else ''}. After the "
-        f"first call {rows['demo-reused']['value']:.1%} of the prompt tokens were reused at "
-        f"shifted positions, {rows['demo-prefix']['value']:.1%} as exact prefix.",
+        f"first call {rows['demo.reused']['value']:.1%} of the prompt tokens were reused at "
+        f"shifted positions, {rows['demo.prefix']['value']:.1%} as exact prefix.",
         "",
     ]
     return "\n".join(lines)

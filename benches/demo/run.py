@@ -52,13 +52,13 @@ def rows(case: str, answer: dict) -> list[dict]:
 
     prefix, reused = summary["prefix_share"], summary["reused_share"]
     return [
-        row("demo-reused", "prompt tokens reused at shifted positions, after each session's "
+        row("demo.reused", "prompt tokens reused at shifted positions, after each session's "
             "first call", round(reused, 4), "share", 0.0, ">= 0.80"),
-        row("demo-prefix", "prompt tokens reused as exact prefix", round(prefix, 4), "share",
+        row("demo.prefix", "prompt tokens reused as exact prefix", round(prefix, 4), "share",
             round(prefix, 4), "< 0.02"),
-        row("demo-ttft", "median time to first token", round(summary["ttft_s"], 3), "s",
+        row("demo.ttft", "median time to first token", round(summary["ttft_s"], 3), "s",
             round(summary["plain_ttft_s"], 3), f"< {summary['plain_ttft_s']:.3f}"),
-        row("demo-slower", "calls whose first token came later than without",
+        row("demo.slower", "calls whose first token came later than without",
             summary["slower_turns"], "calls", None, "<= 0"),
     ]  # fmt: skip
 

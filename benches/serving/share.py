@@ -132,7 +132,7 @@ def rows_of(taken: Samples, arguments: argparse.Namespace) -> list[Row]:
         [reply.first for reply in single["share"]],
         "moved rows",
         [reply.first for reply in single["copy"]],
-        "<= 1.00 within spread",
+        "<= 1.00, within spread",
     )
     together = [
         ratio_row(
@@ -165,7 +165,7 @@ def rows_of(taken: Samples, arguments: argparse.Namespace) -> list[Row]:
             "unit": f"of {of}",
             "rival": "moved rows, each session alone",
             "rival_value": noise,
-            "bar": ">= rival" if arguments.device != "cpu" else f"{of}",
+            "bar": ">= the rival" if arguments.device != "cpu" else f"== {of}",
             "samples": arguments.sessions,
         },
         shorter | {"samples": samples},

@@ -118,7 +118,7 @@ def evict(model: Path, prompts: list[Prompt], pool: int) -> dict[str, Any]:
 
 def result_row(case: str, value: float, bar: str, facts: dict[str, Any]) -> dict[str, Any]:
     return {
-        "bar_id": "tiers-1" if case.startswith("pool") else "tiers-2",
+        "bar_id": "tiers.1" if case.startswith("pool") else "tiers.2",
         "case": case,
         "metric": "share of local reuse that the tiers recover",
         "value": round(value, 4),

@@ -125,14 +125,14 @@ def traffic(source: str) -> dict[str, Any]:
 
 def row(case: str, value: float, unit: str, **samples: Any) -> dict[str, Any]:
     return {
-        "bar_id": "tiers-5",
+        "bar_id": "tiers.5",
         "case": case,
         "metric": "cost" if not samples else "new chunks of a call",
         "value": round(value, 2),
         "unit": unit,
         "rival": "",
         "rival_value": None,
-        "bar": "reported",
+        "bar": None,
         "samples": samples,
     }
 

@@ -166,7 +166,7 @@ def rows_of(shape: str, workers: int, found: dict[str, list[float]]) -> list[dic
         ]
         rows.append(
             {
-                "bar_id": "tiers-4",
+                "bar_id": "tiers.4",
                 "case": f"{call}, {shape}, {TOKENS} tokens a chunk, {workers} workers",
                 "metric": "median ratio of speeds, tier to Mooncake's own calls",
                 "value": round(statistics.median(ratios), 3),

@@ -307,7 +307,7 @@ fn linearity(rows: &mut Vec<Value>) {
         case,
         metric: "time per token",
         unit: "ns",
-        bar: "linear",
+        bar: "<= 1.5 of the rival",
     };
     let short = each("short", f64::from(1 << 17)).median;
     let long = each("long", f64::from(1 << 24));
@@ -350,7 +350,7 @@ fn adversarial(rows: &mut Vec<Value>) {
             case,
             metric: "lookup",
             unit: "us",
-            bar: "linear",
+            bar: "<= 1.5 of the rival",
         };
         let us = |nanoseconds: f64| nanoseconds / 1000.0;
         let rival = Some(("text-like ids, recorded once", us(timed["plain"].median)));

@@ -200,7 +200,7 @@ fn rows(case: Case, figures: &[(&str, Figures)], samples: usize, rows: &mut Vec<
     let main = case.pins && case.reads == 95 && case.zipf && case.half_capacities == 2;
     for (rival, theirs) in &figures[1..] {
         let bar = if main && *rival == "papaya" {
-            ">= papaya"
+            ">= the rival"
         } else {
             ""
         };

@@ -23,6 +23,7 @@ from common import Ids, Row
 ANSWER = 16  # tokens of an answer
 BEST = 10  # tokens at each place whose logprobs are compared
 TRIALS = 48  # prompts with one wrong id
+SETTLED, SETTLING = 0.05, 20  # nats between two answers that agree, and how often to ask
 
 Ask = Callable[[Ids], Awaitable[tuple[dict[str, Any], list[int]]]]
 
@@ -65,12 +66,22 @@ class Bystanders:
     vocabulary: int
     known: list[tuple[Ids, Answer]] = field(default_factory=list)
     apart: list[float] = field(default_factory=list)
+    by_prompt: dict[int, list[float]] = field(default_factory=dict)
     flipped: list[float] = field(default_factory=list)
     one_wrong_id: list[float] = field(default_factory=list)
 
     async def add(self, ids: Ids) -> None:
-        """Take the answer to `ids` while nothing else runs."""
-        self.known.append((ids, await self._answer(ids)))
+        """Take the answer to `ids` while nothing else runs, as two answers in a row agree on it.
+
+        One alone may be off where others use the GPU, and would spoil every comparison with it.
+        """
+        answer = await self._answer(ids)
+        for _ in range(SETTLING):
+            again = await self._answer(ids)
+            if again.apart(answer)[0] < SETTLED:
+                break
+            answer = again
+        self.known.append((ids, answer))
 
     async def spoil(self, random: np.random.Generator) -> None:
         """Measure prompts with one wrong id, while nothing else runs."""
@@ -86,6 +97,7 @@ class Bystanders:
         ids, answer = self.known[number]
         apart, flipped = answer.apart(await self._answer(ids))
         self.apart.append(apart)
+        self.by_prompt.setdefault(number, []).append(apart)
         if flipped:
             self.flipped.append(apart)
 
@@ -105,6 +117,7 @@ class Bystanders:
             "apart": spread(self.apart),
             "apart_where_flipped": spread(self.flipped),
             "one_wrong_id": spread(self.one_wrong_id),
+            "by_prompt": {number: spread(seen) for number, seen in sorted(self.by_prompt.items())},
             "beyond": {str(at): sum(x > at for x in self.apart) for at in (0.1, 0.2, 0.5, 1.0)},
             "widest": [round(x, 4) for x in sorted(self.apart)[-20:]],
         }

@@ -259,6 +259,8 @@ def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
     made = soak.forms() if ours and arguments.device == "cuda" and arguments.forms else []
     for row in made:
         print({name: row[name] for name in ("case", "value", "rival_value")}, flush=True)
+    # Whatever the forms have drawn: both caches get the same prompts.
+    soak.random.seed(arguments.seed)
     soak.prepare()
     began = time.monotonic()
     end, before = began + arguments.minutes * 60, 0.0

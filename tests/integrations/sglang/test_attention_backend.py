@@ -29,6 +29,7 @@ def test_it_equals_torch_native_on_sglang_s_own_pools(version: str) -> None:
     assert facts["pages"].pop("others") == 1
     assert facts["pages"].pop("given") == 16
     assert set(facts["pages"].values()) == {64}
+    assert facts["waits"] == {"64": False, "16": version == "0.5.16"}
     assert [case for case, leaves in facts["turns"].items() if leaves] == ["decode", "other asks"]
 
 

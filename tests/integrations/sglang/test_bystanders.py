@@ -56,3 +56,19 @@ def test_an_answer_is_wrong_where_it_is_off_like_one_over_a_wrong_row() -> None:
     assert judged.wrong() == 1
     assert judged.facts()["asked"] == 4
     assert judged.facts()["apart"]["most"] == 0.6
+    assert judged.facts()["by_prompt"][0]["most"] == 0.6
+
+
+def test_one_answer_that_is_off_is_not_what_others_are_compared_with() -> None:
+    off = iter([0.5, 0.0, 0.0, 0.0])
+
+    async def ask(ids: Any) -> tuple[dict[str, Any], list[int]]:
+        return {"output_top_logprobs": [[(-0.5 - next(off), 7, None), (-1.0, 3, None)]]}, [7]
+
+    async def soak() -> Bystanders:
+        judged = Bystanders(ask, 512)
+        await judged.add(np.arange(10, 40))
+        await judged.check(0)
+        return judged
+
+    assert asyncio.run(soak()).apart == [0.0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from irminsul.demo import cpu_host
 from irminsul.integrations.sglang.attention import registration
 
+BARRIER = "SGLANG_FORCE_COARSE_WAR_BARRIER"
 HEADS, WIDTH, LATENT, PAGE, POOL = 4, 576, 512, 64, 4096
 
 
@@ -54,6 +56,7 @@ def compare() -> dict[str, Any]:
         "apart": apart(ours, runner),
         "turns": turns(),
         "pages": pages(),
+        "waits": waits(),
     }
 
 
@@ -71,6 +74,18 @@ def pages() -> dict[str, int]:
         name: _page_size_default(view).get("page_size", view.page_size)
         for name, view in views.items()
     }
+
+
+def waits() -> dict[int, bool]:
+    """Ask whether SGLang orders changes of the slot table behind whole forwards, by page size."""
+    from irminsul.integrations.sglang.attention import backend
+
+    found = {}
+    for page in (64, 16):
+        os.environ.pop(BARRIER, None)
+        backend._order_slot_reads(page)
+        found[page] = os.environ.pop(BARRIER, "0") == "1"
+    return found
 
 
 def turns() -> dict[str, bool]:

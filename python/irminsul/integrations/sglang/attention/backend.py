@@ -11,6 +11,7 @@ third of the arithmetic there.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         self.req_to_token_pool = runner.req_to_token_pool
         self.token_to_kv_pool = runner.token_to_kv_pool
         self.page_size = int(runner.page_size)
+        _order_slot_reads(self.page_size)
         self.draft_tokens = int(runner.server_args.speculative_num_draft_tokens or 0)
         self.loans = tables_for(runner)
         self.rows: Rows | None = None
@@ -229,6 +231,16 @@ def _decompressed(runner: Any) -> Any:
     from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
 
     return FlashInferMLAAttnBackend(runner)
+
+
+def _order_slot_reads(page_size: int) -> None:
+    """Let changes of the slot table wait for decode graphs where these read each slot of a page.
+
+    SGLang up to 0.5.17 takes the table to be read when a graph starts. Of a whole page the kernel
+    needs one slot, which names equal rows before and after such a change.
+    """
+    if page_size < registration.PAGE and not hasattr(AttentionBackend, "shared_read_ends"):
+        os.environ["SGLANG_FORCE_COARSE_WAR_BARRIER"] = "1"
 
 
 def _write_location(slots: Tensor) -> Any:

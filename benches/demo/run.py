@@ -10,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import bars
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -38,7 +41,7 @@ def main() -> int:
     (RESULTS / f"{options.name}.json").write_text(json.dumps(document, indent=1) + "\n")
     for row in results:
         print(row["metric"], row["value"], row["unit"], row["bar"])
-    return 0 if all(met(row) for row in results) else 1
+    return 0 if all(bars.holds(row) for row in results) else 1
 
 
 def rows(case: str, answer: dict) -> list[dict]:
@@ -61,13 +64,6 @@ def rows(case: str, answer: dict) -> list[dict]:
         row("demo.slower", "calls whose first token came later than without",
             summary["slower_turns"], "calls", None, "<= 0"),
     ]  # fmt: skip
-
-
-def met(row: dict) -> bool:
-    """Tell whether a row meets its bar."""
-    operator, bound = row["bar"].split()
-    value, limit = float(row["value"]), float(bound)
-    return {">=": value >= limit, "<=": value <= limit, "<": value < limit}[operator]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from backend_engine import Engine
 from backend_rows import ALONE, CHANGED, HOLES, MOVED, Found, rows_of
-from common import Row, save, vocabulary
+from common import Row, save, sessions, vocabulary
 
 GROUPS = "irminsul,flashinfer,irminsul+irminsul,flashinfer+irminsul;flashmla,triton"
 CASES = (
@@ -138,19 +138,15 @@ def _changed(ids: list[int]) -> list[int]:
     return [*ids[:at], ids[at] + 1, *ids[at + 1 :]]
 
 
-def recorded(path: Path, sessions: int, calls: int, most: int) -> Asked:
+def recorded(path: Path, count: int, calls: int, most: int) -> Asked:
     """Return the first calls of recorded sessions, those of all sessions at once."""
-    packed = np.load(path)
-    grouped: dict[str, list[str]] = {}
-    for name in sorted(packed.files):
-        grouped.setdefault(name.split("_")[0], []).append(name)
-    taken = list(grouped.values())[:sessions]
+    taken = sessions(path)[:count]
     return {
         f"recorded calls, number {turn + 1}": (
             [
-                {"ids": packed[names[turn]][:most].tolist(), "tokens": 24, "exact": True}
-                for names in taken
-                if turn < len(names)
+                {"ids": session[turn][:most].tolist(), "tokens": 24, "exact": True}
+                for session in taken
+                if turn < len(session)
             ],
             True,
         )
@@ -168,7 +164,7 @@ def measure(
     if arguments.answers:
         steps = requests(vocabulary(arguments.model))
         if arguments.traffic:
-            steps |= recorded(arguments.traffic, sessions=8, calls=3, most=12_000)
+            steps |= recorded(arguments.traffic, count=8, calls=3, most=12_000)
         for step, (asked, together) in steps.items():
             _all(engines, found, ("answers", step), "answers", asked, together)
             keep()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import platform
 import shlex
 import statistics
@@ -277,9 +278,29 @@ def machine() -> str:
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def save(out: Path, rows: Sequence[Row]) -> None:
-    """Write `rows`, with the machine and the command that made them, to `out`."""
-    report = {"machine": machine(), "command": shlex.join(["python", *sys.argv]), "rows": rows}
+def energy_counter() -> Callable[[], float]:
+    """Return what reads the joules that this GPU has spent since its driver was loaded."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    device = pynvml.nvmlDeviceGetHandleByIndex(int(visible or 0))
+    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(device)) / 1e3
+
+
+def sessions(path: Path | str) -> list[list[Ids]]:
+    """Read calls that `pack.py` wrote: token ids of every call, grouped by session."""
+    found: dict[str, list[Ids]] = {}
+    with np.load(path) as packed:
+        for name in sorted(packed.files):
+            found.setdefault(name.split("_")[0], []).append(packed[name].astype(np.int64))
+    return list(found.values())
+
+
+def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
+    """Write `rows`, with the machine and the command that made them, and `more`, to `out`."""
+    command = shlex.join(["python", *sys.argv])
+    report = {"machine": machine(), "command": command, **more, "rows": rows}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
 

@@ -10,10 +10,7 @@ lie there, as in production, and what the host starts on it is counted, not wait
 from __future__ import annotations
 
 import argparse
-import json
 import platform
-import shlex
-import sys
 import time
 from array import array
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import save
 from irminsul import Namespace, Registry
 from irminsul.integrations.sglang.admission import finding
 from irminsul.integrations.sglang.admission.costs import Costs
@@ -146,13 +144,8 @@ def main() -> None:
             }
         )
         print(rows[-1])
-    result = {
-        "machine": f"{platform.machine()}, {arguments.device}, Python {platform.python_version()}",
-        "command": shlex.join(["python", *sys.argv]),
-        "rows": rows,
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    name = f"{platform.machine()}, {arguments.device}, Python {platform.python_version()}"
+    save(arguments.out, rows, machine=name)
 
 
 if __name__ == "__main__":

@@ -13,27 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from common import Bench, Clock, Server, machine, show, vocabulary
+from common import Bench, Clock, Server, save, sessions, show, vocabulary
 from steps import STEPS
-
-
-def sessions(path: str) -> list[list[Any]]:
-    """Read calls that `pack.py` wrote: one list of token ids per call, grouped by session."""
-    if not path:
-        return []
-    found: dict[str, list[Any]] = {}
-    with np.load(path) as packed:
-        for name in sorted(packed.files):
-            found.setdefault(name.split("_")[0], []).append(packed[name].astype(np.int64))
-    return list(found.values())
 
 
 class Engines:
@@ -82,8 +68,8 @@ def main() -> int:
     import sglang
 
     engines, failed = Engines(arguments), 0
-    calls = sessions(arguments.calls)
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    calls = sessions(arguments.calls) if arguments.calls else []
+    options = json.loads(arguments.engine)
     for name, _, seconds in (step.partition("=") for step in arguments.steps.split(",")):
         began = time.perf_counter()
         bench = Bench(
@@ -100,14 +86,7 @@ def main() -> int:
             traceback.print_exc()
             failed += 1
             continue
-        result = {
-            "machine": machine(),
-            "command": shlex.join(["python", *sys.argv]),
-            "sglang": sglang.__version__,
-            "engine": json.loads(arguments.engine),
-            "rows": rows,
-        }
-        (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        save(arguments.out / f"{name}.json", rows, sglang=sglang.__version__, engine=options)
         print(f"# {name}: {time.perf_counter() - began:.1f} s", flush=True)
         show(rows)
     engines.stop()

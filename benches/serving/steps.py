@@ -6,14 +6,13 @@ Each step takes a `Bench` and returns its rows; `run.py` gives it time and write
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import Bench, Clock, Ids, Load, Prompts, Row, interleaved, ratio_row
+from common import Bench, Clock, Ids, Load, Prompts, Row, energy_counter, interleaved, ratio_row
 from forms import forms
 
 COLD, MOVED = 4, 30  # requests of one reading of the energy counter
@@ -72,7 +71,7 @@ def _compared(bench: Bench, prompts: Prompts, cases: dict[str, Any], bars: Any) 
 
 def energy(bench: Bench) -> list[Row]:
     """Bar 3: joules per request by the GPU's total energy counter, idle power included."""
-    prompts, server, counter = bench.prompts(), bench.server("irminsul"), _energy_counter()
+    prompts, server, counter = bench.prompts(), bench.server("irminsul"), energy_counter()
     most = bench.length - 150
 
     def spent(requests: list[Ids]) -> float:
@@ -101,16 +100,6 @@ def energy(bench: Bench) -> list[Row]:
         read = ", ".join(f"{case} {joules:.2f} J" for case, joules in groups[-1].items())
         print(f"# {read}", flush=True)
     return [_energy_row(groups)]
-
-
-def _energy_counter() -> Callable[[], float]:
-    """Return what reads the joules that this GPU has spent since its driver was loaded."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    device = pynvml.nvmlDeviceGetHandleByIndex(int(visible))
-    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(device)) / 1e3
 
 
 def _energy_row(groups: list[dict[str, float]]) -> Row:

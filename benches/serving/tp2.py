@@ -16,17 +16,15 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import json
 import os
 import platform
-import shlex
-import sys
 import tempfile
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
+import common
 import numpy as np
 import torch
 from irminsul.live.client import Reply, reply_from
@@ -39,7 +37,7 @@ FORMS = ("one", "tp", "dp")
 
 def prompts(model: str, documents: int, length: int) -> list[tuple[list[int], list[int]]]:
     """Return pairs of prompts that share a document behind headers of other lengths."""
-    vocabulary = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
+    vocabulary = common.vocabulary(model)
     random = np.random.default_rng(0)
 
     def text(count: int) -> list[int]:
@@ -201,14 +199,8 @@ def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     import sglang
 
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor()
-    content = {
-        "machine": f"2 x {name}, torch {torch.__version__}",
-        "command": shlex.join(["python", *sys.argv]),
-        "sglang": sglang.__version__,
-        "rows": rows,
-    }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    machine = f"2 x {name}, torch {torch.__version__}"
+    common.save(arguments.out, rows, machine=machine, sglang=sglang.__version__)
     for row in rows:
         print(
             f"{row['bar_id']} {row['metric']:<34} {row['value']:<12.4g} rival {row['rival_value']} "

@@ -1,4 +1,4 @@
-"""A matplotlib figure -> an SVG file without what no eye can see.
+"""What all figures of studies and kernels have in common, and an SVG file of each.
 
 Must not know what is drawn.
 """
@@ -9,9 +9,27 @@ import io
 import re
 from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
 _LONG = re.compile(r"-?\d+\.\d{2,}")
+
+
+def style(name: str, size: int) -> None:
+    """Set fonts of `size` points; `name` keeps the file the same when the numbers are."""
+    mpl.rcParams.update({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": size})
+
+
+def panels(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `size` inches, and its panels: `count` in a row, with the same axes."""
+    figure, grid = plt.subplots(
+        1, count, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    return figure, list(grid.flat)
 
 
 def write(figure: Figure, path: Path) -> None:

@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from irminsul.demo.model import TinyModel
 from irminsul.demo.prompts import Prompt, encode_calls, first_sessions
 from irminsul.tokenizer import load_tokenizer
 from irminsul.traces.reader import Call, read_calls
+from report import processor, save
 from tiers.mooncake_store import Store
 
 VOCABULARY = 129_280
@@ -141,7 +141,7 @@ def chosen(arguments: argparse.Namespace) -> list[Call]:
 
 def command(arguments: argparse.Namespace) -> str:
     """Return what was typed, without folders."""
-    words = ["python benches/tiers/engines.py", f"--prompts {Path(arguments.prompts).name}"]
+    words = ["engines.py", f"--prompts {Path(arguments.prompts).name}"]
     for name in ("sessions", "skip", "turns", "pool_tokens", "only"):
         if value := getattr(arguments, name):
             words.append(f"--{name.replace('_', '-')} {value}")
@@ -181,13 +181,8 @@ def main() -> None:
             facts = evict(model, prompts, pool)
             value = facts["second"] / max(1, facts["first"])
             rows.append(result_row(f"evicted, {name}", value, ">= 0.95", facts))
-    result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, SGLang on the CPU, 3 layers",
-        "command": command(arguments),
-        "rows": rows,
-    }
-    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+    save(arguments.out, f"{processor()}, SGLang on the CPU, 3 layers", command(arguments), rows)
+    print(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Both read the same tokens in one process, in turn: 656 bytes a token against 1,1
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import gpu_report
 from graphs import Call, capture, in_turn
-from irminsul import native
 from irminsul.attention import (
     FP8_ROW_BYTES,
     mla_attention,
@@ -120,14 +119,8 @@ def main() -> None:
         graphs = {name: capture(calls) for name, calls in caches.ways(case).items()}
         replays = {name: graph.replay for name, graph in graphs.items()}
         rows += rows_of(case, in_turn(replays, case.calls, rounds=arguments.rounds))
-    if arguments.out:
-        machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
-        report = {
-            "machine": machine + native.build_info(),
-            "command": "python benches/kernels/mla/fp8.py --out FILE",
-            "rows": rows,
-        }
-        arguments.out.write_text(json.dumps(report, indent=0) + "\n")
+    command = "python benches/kernels/mla/fp8.py --out FILE"
+    gpu_report.save(arguments.out, command, rows)
 
 
 if __name__ == "__main__":

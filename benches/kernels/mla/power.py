@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import statistics
 import sys
 import time
@@ -21,8 +20,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import gpu_report
 from graphs import Call, capture
-from irminsul import native
 from rivals import flash_mla_call
 from run import Bench
 from workloads import Case, whole_pages
@@ -134,14 +133,8 @@ def main() -> None:
             graph = capture([call] * CALLS)
             held = hold(meter, graph.replay, CALLS, seconds=arguments.seconds)
             rows += rows_of(case.name, way, case.flop, held)
-    if arguments.out:
-        machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
-        report = {
-            "machine": machine + native.build_info(),
-            "command": "python benches/kernels/mla/power.py --out FILE",
-            "rows": rows,
-        }
-        arguments.out.write_text(json.dumps(report, indent=0) + "\n")
+    command = "python benches/kernels/mla/power.py --out FILE"
+    gpu_report.save(arguments.out, command, rows)
 
 
 if __name__ == "__main__":

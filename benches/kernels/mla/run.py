@@ -10,7 +10,6 @@ L2, ours and theirs in turn. All schedules are made beforehand, as an engine doe
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import gpu_report
 from graphs import Call, capture, in_turn, timed
-from irminsul import native
 from irminsul.attention import TileTable, mla_attention, plan_attention
 from rivals import flash_infer_call, flash_mla_call, relocation_call
 from workloads import SCALE, TABLE, Case, Pool, cut_spans, rope_table, whole_pages
@@ -186,8 +185,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     bench = Bench(arguments.rounds)
-    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {native.build_info()}"
-    print(f"{machine}; reads {bench.read_bandwidth:.0f} GB/s", flush=True)
+    print(f"{gpu_report.machine()}; reads {bench.read_bandwidth:.0f} GB/s", flush=True)
     bench.add("mla.read", "2 GiB", "read bandwidth (amax)", bench.read_bandwidth, "GB/s")
     product = bench.measure_product()
     bench.add("mla.product", "8192 x 8192 x 8192", "bf16 product (torch)", product, "TFLOP/s")
@@ -195,10 +193,8 @@ def main() -> None:
         bench.compare(case)
     for case in CUT:
         bench.cut(case)
-    if arguments.out:
-        command = "python benches/kernels/mla/run.py --out FILE"
-        report = {"machine": machine, "command": command, "rows": bench.rows}
-        arguments.out.write_text(json.dumps(report, indent=0) + "\n")
+    command = "python benches/kernels/mla/run.py --out FILE"
+    gpu_report.save(arguments.out, command, bench.rows)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,10 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "studies"))
-from figures import write
-
-mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "relocate"})
+from figures import style, write
 
 PLAIN = re.compile(r"^(\d+) tokens x 27 layers, bf16, pairs, spans of 128$")
 
@@ -33,6 +28,7 @@ def series(rows: list[dict], metric: str, value: str, rival: str | None = None) 
 
 
 def draw(report: dict, out: Path) -> None:
+    style("relocate", 10)
     rows = report["rows"]
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.8))
     bandwidth = "bandwidth, read and written"

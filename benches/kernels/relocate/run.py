@@ -10,7 +10,6 @@ can be imported. Times are of CUDA graph replays over inputs that rotate through
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -24,9 +23,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import gpu_report
 from accuracy import figures_of
 from graphs import capture, timed
-from irminsul import native
 from irminsul._rotation_reference import relocate_reference
 from irminsul.rotation import RopeTable, check_relocations, relocate_rows
 from rivals import sglang_calls
@@ -238,7 +237,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     bench = Bench()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {native.build_info()}")
+    print(gpu_report.machine())
     brief = arguments.quick or arguments.times
     for case in QUICK if arguments.quick else CASES:
         bench.speed(case, rivals=case in AGAINST_RIVALS and not brief)
@@ -249,16 +248,8 @@ def main() -> None:
             for metric, value, unit, bar in figures_of(rotary):
                 bench.add("relocate.2", model, metric, value, unit, bar=bar)
                 print(f"{model:<22}{metric:<56}{value:>12} {unit}", flush=True)
-    if arguments.out:
-        report = {
-            "machine": f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
-            f"{native.build_info()}",
-            "command": "python benches/kernels/relocate/run.py --out FILE"
-            + " --times" * arguments.times,
-            "rows": bench.rows,
-        }
-        text = json.dumps(report, indent=0)
-        arguments.out.write_text(text + "\n")
+    command = "python benches/kernels/relocate/run.py --out FILE" + " --times" * arguments.times
+    gpu_report.save(arguments.out, command, bench.rows)
 
 
 if __name__ == "__main__":

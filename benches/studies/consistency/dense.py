@@ -95,10 +95,7 @@ class Dense(Forward):
         weights = scores.masked_fill_(~sees, float("-inf")).softmax(-1)
         mixed = torch.einsum("hmn,nhd->mhd", weights, values).flatten(1)
         stream = stream + self._linear(layer.self_attn.o_proj, mixed)
-        normed = self._norm(layer.post_attention_layernorm, stream)
-        gate = functional.silu(self._linear(layer.mlp.gate_proj, normed))
-        up = self._linear(layer.mlp.up_proj, normed)
-        return stream + self._linear(layer.mlp.down_proj, gate * up), weights
+        return self._feed(layer, stream), weights
 
     def _at(self, at: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = self._rope(8192, at.device)

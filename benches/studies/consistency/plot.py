@@ -10,9 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -33,24 +30,16 @@ COLOURS = {
 
 
 def main() -> None:
-    mpl.rcParams.update({"svg.hashsalt": "consistency", "svg.fonttype": "none", "font.size": 8})
+    figures.style("consistency", 8)
     rows = json.loads((RESULTS / "reading.json").read_text())["rows"]
     cells = {row["case"]: row for row in rows if row["metric"] == "accuracy"}
     present = [s for s in SCENARIOS if f"{s}, hop2, irminsul" in cells]
     panels = [(scenario, _arms(cells, f"{scenario}, hop2, ")) for scenario in present]
-    figure, grid = plt.subplots(
-        1,
-        len(panels),
-        figsize=(6.4, 2.6),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for axes, (title, arms) in zip(grid.flat, panels, strict=True):
+    figure, grid = figures.panels(len(panels), (6.4, 2.6))
+    for axes, (title, arms) in zip(grid, panels, strict=True):
         _panel(axes, arms)
         axes.set_title(title, fontsize=7)
-    grid.flat[0].legend(frameon=False, fontsize=6)
+    grid[0].legend(frameon=False, fontsize=6)
     figure.supxlabel("% of the context computed")
     figure.supylabel("points lost over two links")
     figures.write(figure, RESULTS / "two-hop.svg")

@@ -30,7 +30,6 @@ class Cell:
     won: int = 0
     diverged: int = 0
     kl: float = 0.0
-    kl_squared: float = 0.0
     computed: float = 0.0
 
     def add(self, sample: Sample) -> None:
@@ -41,7 +40,6 @@ class Cell:
         self.won += sample.correct and not sample.full_correct
         self.diverged += sample.diverged is not None
         self.kl += sample.kl
-        self.kl_squared += sample.kl**2
         self.computed += sample.computed
 
 

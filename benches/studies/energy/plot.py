@@ -9,9 +9,6 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -30,7 +27,7 @@ PAPER = 63
 
 
 def main() -> None:
-    mpl.rcParams.update({"svg.hashsalt": "energy", "svg.fonttype": "none", "font.size": 8})
+    figures.style("energy", 8)
     rows = json.loads((RESULTS / "energy.json").read_text())["rows"]
     saved = {row["case"]: row["value"] for row in rows if row["metric"] == "energy saved"}
     names = list(dict.fromkeys(case.split(", ")[0] for case in saved))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import statistics
 import sys
@@ -23,9 +22,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "serving"))
+sys.path.insert(0, str(HERE.parent))
 
+import study_report  # noqa: E402
 from architectures import ARCHITECTURES, VOCABULARY, write  # noqa: E402
-from common import Clock, Ids, Prompts, Row, Server, machine  # noqa: E402
+from common import Clock, Ids, Prompts, Row, Server, energy_counter, machine  # noqa: E402
 
 TEXTS = 3
 """Cold requests whose energy is read together; the counter moves in steps of some 100 ms."""
@@ -139,28 +140,23 @@ class Meter:
     """The GPU's total energy counter, idle power included."""
 
     def __init__(self) -> None:
-        import pynvml
-
-        pynvml.nvmlInit()
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        device = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
-        self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(device)
+        self._read = energy_counter()
 
     def group(self, server: Server, requests: Sequence[Ids]) -> Seen:
         """Serve requests one by one, from one step of the counter to one behind the last."""
         time.sleep(0.1)
         before = self._step()
         replies = [server.serve(ids) for ids in requests]
-        joules = (self._step() - before) / 1e3 / len(requests)
+        joules = (self._step() - before) / len(requests)
         cached = sum(reply.cached for reply in replies) / sum(reply.prompt for reply in replies)
         return joules, statistics.median(reply.first for reply in replies), cached
 
-    def _step(self) -> int:
+    def _step(self) -> float:
         """Wait until the counter moves, half a second at most, and read it."""
         begin, old = time.perf_counter(), self._read()
         while (now := self._read()) == old and time.perf_counter() - begin < 0.5:
             time.sleep(0.001)
-        return int(now)
+        return now
 
 
 def _rows(name: str, kind: str, taken: dict[str, list[Seen]], count: int) -> list[Row]:
@@ -208,14 +204,11 @@ def merge(path: Path, rows: list[dict[str, Any]]) -> None:
 
     old = json.loads(path.read_text())["rows"] if path.exists() else []
     cases = {row["case"] for row in rows}
-    result = {
-        "machine": machine(),
-        "command": shlex.join(["python", *sys.argv]),
-        "sglang": sglang.__version__,
-        "rows": [row for row in old if row["case"] not in cases] + rows,
-    }
+    command = shlex.join(["python", *sys.argv])
+    head = {"machine": machine(), "command": command, "sglang": sglang.__version__}
+    kept = [row for row in old if row["case"] not in cases]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(study_report.text(head, kept + rows))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,6 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -24,7 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> None:
     rows = json.loads((RESULTS / "invariance.json").read_text())["rows"]
     rows.sort(key=lambda row: row["value"])
-    mpl.rcParams.update({"svg.hashsalt": "invariance", "svg.fonttype": "none", "font.size": 9})
+    figures.style("invariance", 9)
     figure, axes = plt.subplots(figsize=(7.2, 0.6 + 0.3 * len(rows)), layout="constrained")
     moved = [row["case"].endswith(("k_r", "keys")) for row in rows]
     colours = ["#c2541b" if under_rope else "#2a78b5" for under_rope in moved]

@@ -11,11 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import figures
@@ -26,22 +21,14 @@ COLOURS = {2: "#2a78b5", 9: "#3a9455", 33: "#c2541b", 129: "#7d4fa3"}
 
 
 def main() -> None:
-    mpl.rcParams.update({"svg.hashsalt": "limits", "svg.fonttype": "none", "font.size": 8})
+    figures.style("limits", 8)
     rows = json.loads((RESULTS / "limits.json").read_text())["rows"]
     cells: dict[int, dict[int, list[tuple[int, dict[str, Any]]]]] = {}
     for row in rows:
         length, share, holes = map(int, CASE.fullmatch(row["case"]).groups())  # type: ignore[union-attr]
         cells.setdefault(length, {}).setdefault(holes, []).append((share, row))
-    figure, grid = plt.subplots(
-        1,
-        len(cells),
-        figsize=(7.2, 2.2),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for axes, (length, lines) in zip(grid.flat, sorted(cells.items()), strict=True):
+    figure, grid = figures.panels(len(cells), (7.2, 2.2))
+    for axes, (length, lines) in zip(grid, sorted(cells.items()), strict=True):
         axes.axhline(1, color="black", linewidth=0.6, linestyle=":")
         for holes, points in sorted(lines.items()):
             shares, found = zip(*sorted(points, key=lambda point: point[0]), strict=True)
@@ -49,10 +36,10 @@ def main() -> None:
             axes.plot(shares, value, color=COLOURS[holes], linewidth=1, label=f"{holes}")
         axes.set_title(f"{length:,}", fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
-    grid.flat[-1].legend(frameon=False, fontsize=6, title="holes", title_fontsize=6)
+    grid[-1].legend(frameon=False, fontsize=6, title="holes", title_fontsize=6)
     figure.supxlabel("% of the prompt moved; above each panel: tokens")
     figure.supylabel("first token, of cold")
-    grid.flat[0].set_xticks([10, 50, 90])
+    grid[0].set_xticks([10, 50, 90])
     figures.write(figure, RESULTS / "limits.svg")
 
 

@@ -18,7 +18,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "serving"))
 sys.path.insert(0, str(HERE.parent / "energy"))
+sys.path.insert(0, str(HERE.parent))
 
+import study_report  # noqa: E402
 from architectures import VOCABULARY, write  # noqa: E402
 from common import Clock, Prompts, Row, Server, interleaved, machine, ratio_row  # noqa: E402
 
@@ -59,14 +61,13 @@ def measure(
 
 
 def _save(out: Path, rows: Sequence[Row]) -> None:
-    """One row a line: there are dozens."""
+    """Write what is measured so far."""
     import sglang
 
     command = shlex.join(["python", *sys.argv])
     head = {"machine": machine(), "command": command, "sglang": sglang.__version__}
-    lines = ",\n  ".join(map(json.dumps, rows))
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n')
+    out.write_text(study_report.text(head, rows))
 
 
 def _length(server: Server, length: int, samples: int, clock: Clock) -> list[Row]:

@@ -28,10 +28,7 @@ class Forward:
         for layer in self.model.model.layers:
             normed = self._norm(layer.input_layernorm, stream)
             stream = stream + self._attend(layer.self_attn, normed, turn)
-            normed = self._norm(layer.post_attention_layernorm, stream)
-            gate = functional.silu(self._linear(layer.mlp.gate_proj, normed))
-            up = self._linear(layer.mlp.up_proj, normed)
-            stream = stream + self._linear(layer.mlp.down_proj, gate * up)
+            stream = self._feed(layer, stream)
             states.append(stream)
         return states
 
@@ -39,6 +36,13 @@ class Forward:
         """Return scores of the next token from a state, [..., vocabulary], fp32."""
         normed = self._norm(self.model.model.norm, state)
         return functional.linear(normed, self.model.lm_head.weight.to(self.dtype)).float()
+
+    def _feed(self, layer: nn.Module, stream: Tensor) -> Tensor:
+        """Return the stream behind a layer's feed-forward part."""
+        normed = self._norm(layer.post_attention_layernorm, stream)
+        gate = functional.silu(self._linear(layer.mlp.gate_proj, normed))
+        up = self._linear(layer.mlp.up_proj, normed)
+        return stream + self._linear(layer.mlp.down_proj, gate * up)
 
     def _linear(self, layer: nn.Linear, values: Tensor) -> Tensor:
         return functional.linear(values, layer.weight.to(self.dtype))

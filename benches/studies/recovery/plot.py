@@ -6,12 +6,14 @@ Must not know how the numbers came about. Usage: python benches/studies/recovery
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import figures
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -20,8 +22,7 @@ def main() -> None:
     rows = json.loads((RESULTS / "recovery.json").read_text())["rows"]
     sets = [row for row in rows if row["metric"] == "prefix_and_reuse"]
     bounds = {row["case"]: row["value"] for row in rows if row["metric"] == "upper_bound"}
-    # A fixed salt and no date keep the file the same when the numbers are.
-    mpl.rcParams.update({"svg.hashsalt": "recovery", "svg.fonttype": "none", "font.size": 9})
+    figures.style("recovery", 9)
     figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     heights = range(len(sets))
     axes.barh(heights, [row["value"] for row in sets], color="#2a78b5", label="irminsul")

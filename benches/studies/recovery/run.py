@@ -25,6 +25,9 @@ from irminsul.traces.corpus import load_corpus
 from irminsul.traces.reader import read_calls
 from irminsul.traces.replay import IrminsulCache
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import bars
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
@@ -189,14 +192,6 @@ def row(
     }
 
 
-def holds(result: Row) -> bool:
-    if result["bar"] is None:
-        return True
-    relation, limit = result["bar"].split()
-    value, limit = result["value"], float(limit)
-    return bool(value >= limit if relation == ">=" else value <= limit)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("traces", type=Path, help="folder of *.jsonl.zst request logs")
@@ -211,8 +206,9 @@ def main() -> int:
         rows = []
         for result in case():
             rows.append(result)
-            failed += not holds(result)
-            mark = "" if holds(result) else "  BELOW THE BAR"
+            missed = bars.holds(result) is False
+            failed += missed
+            mark = "  BELOW THE BAR" if missed else ""
             text = f"{result['case']:60} {result['metric']:18} {result['value']:12}"
             print(f"{text} {result['bar'] or '':10}{mark}", flush=True)
         write(name, rows)

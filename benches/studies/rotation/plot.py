@@ -10,9 +10,6 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -32,7 +29,7 @@ LINES = {
 def main() -> None:
     newest = max(RESULTS.glob("rotation-*.json"))  # cuda sorts behind cpu
     rows = json.loads(newest.read_text())["rows"]
-    mpl.rcParams.update({"svg.hashsalt": "rotation", "svg.fonttype": "none", "font.size": 9})
+    figures.style("rotation", 9)
     figure, axes = plt.subplots(figsize=(7.2, 3.4), layout="constrained")
     for metric, (label, colour) in LINES.items():
         worst: dict[int, float] = {}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import platform
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,9 @@ from irminsul.rotation import RopeTable, relocate_rows, rotate
 from torch import Tensor
 from transformers import DeepseekV2Config
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2RotaryEmbedding
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import study_report
 
 HERE = Path(__file__).parent
 POSITIONS = 163_840
@@ -74,15 +76,13 @@ def main() -> None:
     device = torch.device(options.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
     rows = list(_rows(device))
-    result = {
+    head = {
         "machine": f"{name}, torch {torch.__version__}",
         "command": "python benches/studies/rotation/run.py " + " ".join(sys.argv[1:]),
-        "rows": rows,
     }
     out = options.out or HERE / "results" / f"rotation-{device.type}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    rows = ",\n  ".join(map(json.dumps, result.pop("rows")))  # one a line
-    out.write_text(json.dumps(result, indent=1)[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n')
+    out.write_text(study_report.text(head, rows))
     for row in rows:
         print(f"{row['case']:58} {row['metric']:24} {row['value']:.3g}")
 

@@ -86,6 +86,6 @@ def test_answers_that_no_changed_token_changes_are_told() -> None:
 def test_recorded_calls_of_all_sessions_come_together(tmp_path: Path) -> None:
     calls = {"000_000": [1, 2, 3], "000_001": [1, 2, 3, 4], "001_000": [7, 8]}
     np.savez(tmp_path / "calls.npz", **{n: np.array(ids, np.uint32) for n, ids in calls.items()})
-    asked = backends.recorded(tmp_path / "calls.npz", sessions=2, calls=2, most=3)
+    asked = backends.recorded(tmp_path / "calls.npz", count=2, calls=2, most=3)
     ids = [[request["ids"] for request in requests] for requests, together in asked.values()]
     assert ids == [[[1, 2, 3], [7, 8]], [[1, 2, 3]]]

@@ -1,0 +1,26 @@
+"""Rows of a kernel's bench -> its results file, with the GPU and the build that made them.
+
+Shared by the benches of all kernels; knows nothing of what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from irminsul import native
+
+
+def machine() -> str:
+    """Return what the figures hold for: GPU, torch, and the library's build."""
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {native.build_info()}"
+
+
+def save(out: Path | None, command: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write `rows` and the `command` that made them to `out`, if there is one; one value a line."""
+    if out is not None:
+        report = {"machine": machine(), "command": command, "rows": rows}
+        out.write_text(json.dumps(report, indent=0) + "\n")

@@ -1,0 +1,16 @@
+"""Rows of a study -> the text of its results file, one row a line.
+
+Must not know what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """Return JSON: what `head` says of the run, then its rows."""
+    lines = ",\n  ".join(map(json.dumps, rows))
+    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n'

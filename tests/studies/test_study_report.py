@@ -1,0 +1,16 @@
+"""Results files of studies hold what they were given, one row a line."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches" / "studies"))
+import study_report
+
+
+def test_it_reads_back():
+    head = {"machine": "some", "command": "python run.py"}
+    rows = [{"case": "a, b", "value": 0.5, "bar": None}, {"case": "c", "value": 2, "bar": "<= 3"}]
+    text = study_report.text(head, rows)
+    assert json.loads(text) == {**head, "rows": rows}
+    assert [line.strip().rstrip(",") for line in text.splitlines()[4:6]] == [*map(json.dumps, rows)]

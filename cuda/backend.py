@@ -96,9 +96,11 @@ def _fetches(mode: str) -> bool:
         return mode == "wheels"
     try:
         toolchain = cuda_build.find_toolchain()
+        if toolchain is not None:
+            toolchain.headers()
     except cuda_build.ToolchainError:
         return True
-    return toolchain is None or toolchain.cutlass is None or toolchain.version() != "13.0"
+    return toolchain is None
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:

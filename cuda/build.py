@@ -72,6 +72,26 @@ class Toolchain:
         found = re.search(r"release (\d+\.\d+)", text)
         return found.group(1) if found else "unknown"
 
+    def headers(self) -> Path:
+        """Return the folder of CUTLASS's headers.
+
+        Raises
+        ------
+        ToolchainError
+            This cannot compile the library: no headers, or another version of CUDA.
+        """
+        if self.cutlass is None:
+            raise ToolchainError(
+                "CUTLASS headers not found: pip install nvidia-cutlass==4.2.0.0, "
+                "or set CUTLASS_HOME"
+            )
+        if (version := self.version()) != "13.0":
+            raise ToolchainError(
+                f"{self.nvcc} is CUDA {version}; 13.0 is needed. It can be installed with: "
+                f"pip install {' '.join(TOOLCHAIN)}"
+            )
+        return self.cutlass
+
 
 def find_toolchain(nvcc: Path | None = None) -> Toolchain | None:
     """Return the first toolchain: the one asked for, this Python's wheels, CUDA_HOME, the PATH."""
@@ -128,21 +148,13 @@ def build(
         A compiler error, or a kernel that spills registers or uses local memory (unless
         ``allow_spills``).
     """
-    if (version := toolchain.version()) != "13.0":
-        raise ToolchainError(
-            f"{toolchain.nvcc} is CUDA {version}; 13.0 is needed. It can be installed with: "
-            f"pip install {' '.join(TOOLCHAIN)}"
-        )
-    if toolchain.cutlass is None:
-        raise ToolchainError(
-            "CUTLASS headers not found: pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_HOME"
-        )
+    cutlass = toolchain.headers()
     flags = [flag for flag in COMPILE_FLAGS if not (allow_spills and "Werror" in flag)]
     flags += ["-Iinclude", "-Isrc"]  # relative to cuda/, where the compiler runs
     # Headers of others: their warnings are not ours to turn into errors.
     flags += [
         "-isystem",
-        os.path.relpath(toolchain.cutlass, ROOT),
+        os.path.relpath(cutlass, ROOT),
         *(f"-D{define}" for define in defines),
     ]
     sources = sorted((ROOT / "src").rglob("*.cu"))

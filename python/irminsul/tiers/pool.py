@@ -121,15 +121,19 @@ class ChunkPool:
             From left to right. Not among them: the chunk that the end of `tokens` cuts, whose
             bounds say nothing about content. Attention sinks do not count, since they cannot move.
         """
-        wanted = list(holes)
         if not len(tokens):
             return []
-        bounds = chunk(tokens, self._params).bounds.tolist()
-        space, last, ids = self.space(namespace), -1, checked_ids(tokens)
+        return self._lacking(self.space(namespace), checked_ids(tokens), list(holes))
+
+    def _lacking(
+        self, space: ChunkSpace, ids: NDArray[np.uint32], holes: Sequence[tuple[int, int]]
+    ) -> list[Wanted]:
+        """Return what `chunks` does, of ids that are checked."""
+        bounds, last = chunk(ids, self._params).bounds.tolist(), -1
         sinks = self._policy.sink_tokens
         found: list[Wanted] = []
         for index, (start, end) in enumerate(pairwise(bounds[:-1])):
-            if _missing(max(start, sinks), end, wanted) < _WORTH:
+            if _missing(max(start, sinks), end, holes) < _WORTH:
                 continue
             ref = space.part(ids, start, end)
             if ref in self.host:
@@ -189,12 +193,12 @@ class ChunkPool:
         patience_s : float
             See `Prefetch`.
         """
-        if self._fetcher is None:
-            return None
-        wanted = self.chunks(namespace, tokens, holes)
-        if not wanted:
+        if self._fetcher is None or not len(tokens):
             return None
         text = Text(self.space(namespace), checked_ids(tokens), holes)
+        wanted = self._lacking(text.space, text.ids, holes)
+        if not wanted:
+            return None
         return self._fetcher.begin(text, wanted, patience_s)
 
     def admit(self, prefetch: Prefetch) -> None:

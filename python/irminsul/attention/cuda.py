@@ -55,11 +55,7 @@ def build_tiles(
     rows, width = indices.shape
     indices = indices.contiguous()
     deltas = None if deltas is None else deltas.contiguous()
-    table = TileTable(
-        torch.empty(rows * width, 4, dtype=torch.int32, device=indices.device),
-        torch.empty(rows, dtype=torch.int32, device=indices.device),
-        torch.empty(rows, dtype=torch.int32, device=indices.device),
-    )
+    table = TileTable.room(rows, width, indices.device)
     with torch.cuda.device(indices.device):
         params = abi.MlaTilesParams(
             indices=indices.data_ptr(),

@@ -39,6 +39,15 @@ class TileTable:
     count: Tensor
 
     @classmethod
+    def room(cls, rows: int, capacity: int, device: torch.device) -> TileTable:
+        """Return a table, yet to be written, whose rows each have room for `capacity` tiles."""
+        return cls(
+            torch.empty(rows * capacity, 4, dtype=torch.int32, device=device),
+            torch.empty(rows, dtype=torch.int32, device=device),
+            torch.empty(rows, dtype=torch.int32, device=device),
+        )
+
+    @classmethod
     def from_columns(
         cls, page: Tensor, lo: Tensor, hi: Tensor, delta: Tensor, pos0: Tensor, count: Tensor
     ) -> TileTable:

@@ -218,7 +218,8 @@ class BatchPlan:
     host
         What is copied from host memory besides, or None.
     lent
-        What requests borrow where it lies, see `irminsul.integrations.sglang.share.loans.Lent`.
+        What requests borrow where it lies, see `irminsul.integrations.sglang.share.loans.Lent`;
+        None lends nothing.
     """
 
     holes: list[list[tuple[int, int]]]
@@ -228,7 +229,7 @@ class BatchPlan:
     deltas: Tensor
     shares: tuple[Share, ...]
     host: HostCopy | None = None
-    lent: tuple[Any, ...] = ()
+    lent: Any = None
     adopted: bool = False
 
     def tensors(self) -> tuple[Tensor, ...]:

@@ -142,7 +142,7 @@ class Parts(Truth):
             window.request.irm_moved = history
         self.sharing.flush()
         self.facts["most_borrowed"] = max(self.facts["most_borrowed"], self.sharing.tokens)
-        self.facts["batches_of_borrowers"] += bool(lent) and len(lent[0].parts) > 1
+        self.facts["batches_of_borrowers"] += lent is not None and len(lent.parts) > 1
         self.facts["rounds"] += 1
 
     def row_slots(self, request: Any, length: int) -> torch.Tensor:

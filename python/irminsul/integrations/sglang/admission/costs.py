@@ -133,7 +133,8 @@ class Costs:
 
     def absorbs(self, holes: Sequence[Hole]) -> bool:
         """Return whether the absorbed form is the cheaper one for a batch of `holes`."""
-        return not self.decompresses or self.absorbed(holes) <= self.decompressed(holes)
+        sums = _Sums.of(holes)
+        return not self.decompresses or self._absorbed(sums) <= self._decompressed(sums)
 
     def worthwhile(self, start: int, end: int, spans: Sequence[Hole]) -> set[Hole]:
         """Return which of `spans` make the prefill of ``[start, end)`` cheapest.
@@ -145,8 +146,10 @@ class Costs:
         spans
             Disjoint, ascending parts of it that could be moved.
         """
-        choices: list[tuple[float, Sequence[Hole]]] = [(self.cheapest([(start, end)]), [])]
-        choices.append((self.cheapest(_holes(start, end, spans)) + self.batch, spans))
+        choices: list[tuple[float, Sequence[Hole]]] = [
+            (self.cheapest([(start, end)]), []),
+            (self.cheapest(_holes(start, end, spans)) + self.batch, spans),
+        ]
         if self.decompresses and (long := self._long(start, spans)) != list(spans):
             choices.append((self.cheapest(_holes(start, end, long)) + self.batch, long))
         return set(min(choices, key=lambda choice: choice[0])[1])

@@ -119,9 +119,7 @@ def digest(windows: Sequence[Window]) -> int:
 
 def agreed(windows: Sequence[Window], agreement: Agreement) -> bool:
     """Return whether every rank plans `windows` alike; collective where there are several."""
-    if agreement.ranks == 1:
-        return True
-    return agreement.agree(digest(windows) if windows else NOTHING)
+    return agreement.ranks == 1 or agreement.agree(digest(windows))
 
 
 def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -> None:

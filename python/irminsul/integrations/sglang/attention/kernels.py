@@ -103,15 +103,6 @@ def _irminsul_join(  # type: ignore[no-untyped-def]
         tl.store(out + LATENT + second, (b * cos + a * sin).to(number))
 
 
-def room(rows: int, capacity: int, device: torch.device) -> TileTable:
-    """Return an empty table whose rows each have room for `capacity` tiles."""
-    return TileTable(
-        torch.empty(rows * capacity, 4, dtype=torch.int32, device=device),
-        torch.empty(rows, dtype=torch.int32, device=device),
-        torch.empty(rows, dtype=torch.int32, device=device),
-    )
-
-
 def page_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
     """Build the tile table of sequences that were allocated by pages of 64, in one launch.
 
@@ -129,7 +120,7 @@ def page_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor) -> TileTable:
         its sequence's whole width.
     """
     rows, capacity = len(sequences), triton.cdiv(slots.shape[1], PAGE_SIZE)
-    table = room(rows, capacity, slots.device)
+    table = TileTable.room(rows, capacity, slots.device)
     if rows:
         _irminsul_page_tiles[rows, triton.cdiv(capacity, _TILES)](
             slots,

@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from irminsul.attention import PAGE_SIZE, TileTable
-from irminsul.integrations.sglang.attention.kernels import room
 
 _PIECES = 1024  # of one program
 _CHUNKS = 256  # read at least, so that no length up to 262,144 compiles anew
@@ -111,7 +110,7 @@ def slot_tiles(slots: Tensor, sequences: Tensor, lengths: Tensor, piece: int = 1
     rows, width = len(sequences), slots.shape[1]
     capacity = triton.cdiv(width, piece)
     chunks = triton.cdiv(capacity, _PIECES)
-    table = room(rows, capacity, slots.device)
+    table = TileTable.room(rows, capacity, slots.device)
     begins = torch.empty(rows, chunks, dtype=torch.int32, device=slots.device)
     if rows:
         common = (slots, slots.stride(0), sequences, lengths, begins)

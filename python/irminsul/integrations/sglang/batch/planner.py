@@ -29,7 +29,7 @@ from irminsul.integrations.sglang.tree import provenance
 from irminsul.integrations.sglang.tree.provenance import Moved
 
 Placed = list[tuple[Span, Tensor]]
-Divide = Callable[[list[Window], Placed], tuple[Placed, tuple[Any, ...]]]
+Divide = Callable[[list[Window], Placed], tuple[Placed, Any]]
 
 
 def windows_of(batch: Any) -> list[Window]:
@@ -66,7 +66,7 @@ def prepare(batch: Any, windows: list[Window], divide: Divide | None = None) -> 
         Says which part of the spans is moved, and what is borrowed instead; None moves all.
     """
     placed, gaps = _placed(windows, batch.out_cache_loc)
-    lent: tuple[Any, ...] = ()
+    lent: Any = None
     if divide is not None:
         placed, lent = divide(windows, placed)
     moved = [pair for pair in placed if not pair[0].on_host]

@@ -6,7 +6,6 @@ Must wait for nothing, and depend on values in no shape.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -94,12 +93,8 @@ def loan_tiles(
     capacity : int
         Most tiles of a row.
     """
-    rows, device = len(sequences), slots.device
-    table = TileTable(
-        torch.empty(rows * capacity, 4, dtype=torch.int32, device=device),
-        torch.empty(rows, dtype=torch.int32, device=device),
-        torch.empty(rows, dtype=torch.int32, device=device),
-    )
+    rows = len(sequences)
+    table = TileTable.room(rows, capacity, slots.device)
     if rows:
         _loan_tiles[rows, triton.cdiv(capacity, _BLOCK)](
             slots,

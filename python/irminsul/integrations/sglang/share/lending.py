@@ -75,7 +75,7 @@ class Sharing:
         """Return what the request at `row` of ``req_to_token`` borrows."""
         return None if row is None else self._loans.get(row)
 
-    def divide(self, windows: Sequence[Window], placed: Placed) -> tuple[Placed, tuple[Lent, ...]]:
+    def divide(self, windows: Sequence[Window], placed: Placed) -> tuple[Placed, Lent | None]:
         """Return what of `placed` is moved, and what is borrowed; nothing is changed yet.
 
         Parameters
@@ -86,7 +86,7 @@ class Sharing:
             All their spans in order, each with the slots of its tokens.
         """
         moved: Placed = []
-        lent: list[Part] = []
+        parts: list[Part] = []
         unused, rest = list(self._unused), iter(placed)
         for window in windows:
             own = [next(rest) for _ in window.spans]
@@ -97,18 +97,19 @@ class Sharing:
                 row = pool_row(window.request)
                 loan = self._loans.get(row)
                 number = unused.pop() if loan is None else loan.number
-                lent.append(_part(row, number, own, cores))
-        return moved, (Lent(lent, self._update(lent)),) if lent else ()
+                parts.append(_part(row, number, own, cores))
+        return moved, Lent(parts, self._update(parts)) if parts else None
 
-    def lend(self, lent: Iterable[Lent]) -> None:
+    def lend(self, lent: Lent | None) -> None:
         """Lock the lenders and give back the slots that are not needed."""
-        for batch in lent:
-            for part in batch.parts:
-                self._lend(part)
-            self._staged.append(batch.update)
-            spare = torch.cat([slots for part in batch.parts for slots in part.spare])
-            give_back(self._cache.token_to_kv_pool_allocator, spare)
-            self._tell()
+        if lent is None:
+            return
+        for part in lent.parts:
+            self._lend(part)
+        self._staged.append(lent.update)
+        spare = torch.cat([slots for part in lent.parts for slots in part.spare])
+        give_back(self._cache.token_to_kv_pool_allocator, spare)
+        self._tell()
 
     def _lend(self, part: Part) -> None:
         loan = self._loans.get(part.row)

@@ -54,7 +54,7 @@ def check(context: Any, options: Settings) -> None:
         raise _refusal(reasons)
 
 
-def connect(cache: Any, context: Any, metrics: Metrics) -> None:
+def connect(cache: Any, context: Any, options: Settings, metrics: Metrics) -> None:
     """Let requests of `cache` borrow; `check` has passed."""
     from irminsul.integrations.sglang.share.lending import Sharing, give_back
 
@@ -65,7 +65,7 @@ def connect(cache: Any, context: Any, metrics: Metrics) -> None:
     except AttributeError as error:
         raise _refusal([f"pages are freed in a way that was not looked at ({error})."]) from error
     tables = context.tp_worker.model_runner.attn_backend.loans
-    cache.sharing = Sharing(cache, tables, metrics, settings.load().test_move)
+    cache.sharing = Sharing(cache, tables, metrics, options.test_move)
 
 
 def _refusal(reasons: Iterable[str]) -> Unsupported:

@@ -110,7 +110,7 @@ def _build(context: Any, options: Settings) -> Any:
         context.params, registry, _identity(context, pool, table), options, metrics
     )
     if options.reuse == "share":
-        share.connect(cache, context, metrics)
+        share.connect(cache, context, options, metrics)
     _add_tiers(context, cache, table, options, metrics, policy)
     requests = int(context.params.req_to_token_pool.size)
     limits = Limits(
@@ -213,7 +213,8 @@ def _costs(context: Any, pool: Any, options: Settings) -> Costs | None:
     decompresses = prefill in absorb.DECOMPRESSING
     if prefill == registration.NAME:
         decompresses = registration.decompresses() and options.reuse == "copy"
-    attention = _attention(context.tp_worker.model_runner.model)
+    # It says when SGLang decompresses keys.
+    attention = selfcheck.mla_layer(context.tp_worker.model_runner.model)
     if getattr(attention, "flashinfer_mla_disable_ragged", False):
         decompresses = decompresses and prefill not in ("flashinfer", "flashmla")
     threshold = getattr(attention, "chunked_prefix_cache_threshold", None)
@@ -222,11 +223,6 @@ def _costs(context: Any, pool: Any, options: Settings) -> Costs | None:
     sizes = {} if threshold is None else {"threshold": int(threshold)}
     text = context.model_config.hf_text_config
     return Costs.of_model(text, ranks, decompresses=decompresses, **sizes)
-
-
-def _attention(model: Any) -> Any:
-    """Return the first MLA layer, which says when SGLang decompresses keys."""
-    return next((m for m in model.modules() if hasattr(m, "kv_lora_rank")), None)
 
 
 def _identity(context: Any, pool: Any, table: RopeTable) -> dict[str, str]:

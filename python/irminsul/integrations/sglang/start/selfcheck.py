@@ -51,18 +51,23 @@ def rope_table(model: Any, device: torch.device) -> RopeTable:
     return table
 
 
-def find_rotary(model: Any) -> Any:
-    """Return the rotary module of the model's first MLA attention layer."""
+def mla_layer(model: Any) -> Any:
+    """Return the model's first MLA attention layer."""
     for module in model.modules():
         if hasattr(module, "kv_lora_rank") and hasattr(module, "rotary_emb"):
-            rotary = module.rotary_emb
-            if rotary is None:
-                raise Unsupported("the model's MLA layers use no rotary positions (NoPE)")
-            for name in ("cos_sin_cache", "is_neox_style", "_compute_cos_sin_cache"):
-                if not hasattr(rotary, name):
-                    raise Unsupported(f"rotary module {type(rotary).__name__} has no {name}")
-            return rotary
+            return module
     raise Unsupported("the model has no MLA attention layer with rotary positions")
+
+
+def find_rotary(model: Any) -> Any:
+    """Return the rotary module of the model's first MLA attention layer."""
+    rotary = mla_layer(model).rotary_emb
+    if rotary is None:
+        raise Unsupported("the model's MLA layers use no rotary positions (NoPE)")
+    for name in ("cos_sin_cache", "is_neox_style", "_compute_cos_sin_cache"):
+        if not hasattr(rotary, name):
+            raise Unsupported(f"rotary module {type(rotary).__name__} has no {name}")
+    return rotary
 
 
 def check(rotary: Any, table: RopeTable, device: torch.device) -> float:

@@ -127,7 +127,7 @@ class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
     def cache_finished_req(
         self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int
     ) -> None:
-        """Publish the rows of a finished request (before 0.5.22)."""
+        """Publish the rows of a finished request (before 0.5.21)."""
         with self._serving(req):
             self._dump(req, kv_len_to_handle)
             super().cache_finished_req(req, is_insert, kv_len_to_handle=kv_len_to_handle)

@@ -62,15 +62,20 @@ const SIZE: &str = "0 to 2**64 - 1";
 pub(crate) struct Registry(irminsul::Registry);
 
 impl Registry {
-    /// Runs short `work`, without the interpreter lock if it has to wait for another thread's: a long `forget` would
-    /// otherwise stop all of Python. Where there is no such lock, another thread may begin a change or a fork at
-    /// any moment, and the fork would wait for one that is attached and has to wait for it.
+    /// Whether a call may have to wait for another thread's: a long `forget` would otherwise stop all of Python.
+    /// Where there is no interpreter lock, another thread may begin a change or a fork at any moment, and the fork
+    /// would wait for one that is attached and has to wait for it.
+    fn may_wait(&self) -> bool {
+        cfg!(Py_GIL_DISABLED) || self.0.is_busy()
+    }
+
+    /// Runs short `work`, without the interpreter lock if it may have to wait.
     fn in_turn<T: Send>(
         &self,
         py: Python<'_>,
         work: impl Send + FnOnce(&irminsul::Registry) -> T,
     ) -> T {
-        if cfg!(Py_GIL_DISABLED) || self.0.is_busy() {
+        if self.may_wait() {
             py.detach(|| work(&self.0))
         } else {
             work(&self.0)
@@ -179,7 +184,7 @@ impl Registry {
         };
         let work = || self.0.add(&entry);
         let py = tokens.py();
-        Ok(if cfg!(Py_GIL_DISABLED) || self.0.is_busy() {
+        Ok(if self.may_wait() {
             py.detach(work)
         } else {
             detached(py, ids.len(), work)

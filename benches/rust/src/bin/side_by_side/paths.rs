@@ -29,12 +29,14 @@ fn paths() -> Vec<(&'static str, Vectors)> {
 
 /// Throughput of bounds and chunks on each path beside the widest.
 pub(crate) fn rows(rows: &mut Vec<Value>) {
+    let paths = paths();
+    let (widest, _) = paths[paths.len() - 1];
     for (length, times, samples) in [(1 << 10, 64, 101), (1 << 13, 8, 101), (1 << 17, 1, 301)] {
         let tokens = text(1, length);
         let tokens = &tokens;
         for (suffix, params) in sizes() {
             let mut names = Vec::new();
-            for (path, vectors) in paths() {
+            for &(path, vectors) in &paths {
                 names.push((format!("bounds{suffix}"), path, vectors, false));
                 names.push((format!("chunks{suffix}"), path, vectors, true));
             }
@@ -60,8 +62,6 @@ pub(crate) fn rows(rows: &mut Vec<Value>) {
                 .collect();
             let timed = rounds(candidates, samples);
             let rate = |nanoseconds: f64| 1000.0 * (length * times) as f64 / nanoseconds;
-            let (widest, _) = paths()[paths().len() - 1];
-            Vectors::Mixed.allow();
             for ((name, path, ..), label) in names.iter().zip(&labels) {
                 let row = Row {
                     bar_id: if name.starts_with('b') {
@@ -79,4 +79,5 @@ pub(crate) fn rows(rows: &mut Vec<Value>) {
             }
         }
     }
+    Vectors::Mixed.allow();
 }

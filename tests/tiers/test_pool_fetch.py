@@ -133,9 +133,8 @@ def test_what_does_not_pay_is_not_fetched() -> None:
 class Silent:
     """A store that answers `exists` at once and `get` never, or after `arrive`."""
 
-    def __init__(self, chunks: Sequence[ChunkRows] = ()) -> None:
+    def __init__(self) -> None:
         self.counts = Counts()
-        self.chunks = {part.ref.key: part for part in chunks}
         self.gets: list[tuple[Sequence[ChunkRef], Ticket[bool], Receive]] = []
 
     def exists(self, refs: Sequence[ChunkRef], timeout: float) -> Ticket[bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +16,9 @@ from irminsul import ChunkParams, Namespace, chunk
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.tiers import identity
 from irminsul.integrations.sglang.tiers import writer as tiers_writer
-from irminsul.integrations.sglang.tree.nodes import set_record
-from irminsul.integrations.sglang.tree.provenance import NodeRecord, Segment
+from irminsul.integrations.sglang.tree.provenance import Segment
 from irminsul.tiers import ChunkPool
+from tiers.written_paths import drained, leaf
 
 TOKENS = 1200
 IDS = np.random.default_rng(0).integers(0, 1000, TOKENS)
@@ -45,14 +44,8 @@ def writer() -> Iterator[Any]:
 
 def _written(writer: Any, segments: list[Segment]) -> dict[int, tuple[int, int]]:
     """Note a path of these segments; return hops and depth of the chunks it leaves, by position."""
-    key = type("Key", (list,), {"raw_token_ids": lambda key: list(key)})(IDS.tolist())
-    leaf = SimpleNamespace(key=key, value=torch.arange(TOKENS), parent="root")
-    set_record(leaf, NodeRecord(0, max(s.depth for s in segments), segments))
-    writer.path(leaf, "root", SPACE, None)
-    end = time.monotonic() + 30.0
-    while writer.locked_tokens and time.monotonic() < end:
-        writer.unlock(writer.copied)
-        time.sleep(0.01)
+    writer.path(leaf(IDS.tolist(), segments), "root", SPACE, None)
+    assert drained(writer)
     held = [entry.chunk for entry in writer._chunks.host._entries.values()]
     for part in held:
         assert np.array_equal(

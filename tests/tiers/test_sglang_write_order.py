@@ -18,9 +18,9 @@ from irminsul import ChunkParams, Namespace, Policy
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.tiers import identity
 from irminsul.integrations.sglang.tiers import writer as tiers_writer
-from irminsul.integrations.sglang.tree.nodes import set_record
-from irminsul.integrations.sglang.tree.provenance import NodeRecord, Segment
+from irminsul.integrations.sglang.tree.provenance import Segment
 from irminsul.tiers import ChunkPool
+from tiers.written_paths import drained, leaf
 
 TOKENS = 600
 
@@ -70,10 +70,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _leaf() -> Any:
     ids = np.random.default_rng(0).integers(0, 1000, TOKENS).tolist()
-    key = type("Key", (list,), {"raw_token_ids": lambda key: list(key)})(ids)
-    leaf = SimpleNamespace(key=key, value=torch.arange(TOKENS), parent="root")
-    set_record(leaf, NodeRecord(0, 0, [Segment(TOKENS, 0, 0, 1)]))
-    return leaf
+    return leaf(ids, [Segment(TOKENS, 0, 0, 1)])
 
 
 def test_slots_are_read_behind_the_forward_and_the_scheduler(log: list[str]) -> None:
@@ -93,10 +90,7 @@ def test_slots_are_read_behind_the_forward_and_the_scheduler(log: list[str]) -> 
     )
     writer._stream = Stream(log, "own")
     writer.path(_leaf(), "root", Namespace(), Stream(log, "forward"))
-    until = time.monotonic() + 30.0
-    while writer.locked_tokens and time.monotonic() < until:
-        writer.unlock(writer.copied)
-        time.sleep(0.01)
+    assert drained(writer)
     writer.close()
     assert log[:4] == ["wait for forward", "wait for scheduler", "enter", "read slots"]
     assert log[-2:] == ["synchronize", "leave"]

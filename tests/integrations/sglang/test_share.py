@@ -38,8 +38,13 @@ def test_random_sessions_read_what_they_should_and_leave_nothing_behind(version:
     assert "DEPTHS [2]" in done.stdout
 
 
-@functools.cache
 def facts(version: str, ranks: int = 1) -> dict[str, Any]:
+    found = hosts.served(version, *_engine(version, ranks))
+    return found["share"] | {"counts": found["counts"]}
+
+
+@functools.cache
+def _engine(version: str, ranks: int) -> tuple[hosts.Done, dict[str, Any]]:
     engine = {
         "version": version,
         "page_size": 64,
@@ -58,10 +63,7 @@ def facts(version: str, ranks: int = 1) -> dict[str, Any]:
         },
         "arguments": {"attention_backend": "irminsul", "dtype": "float32", "tp_size": ranks},
     }
-    done, facts = hosts._drive(engine)
-    if done.returncode or "counts" not in facts:
-        pytest.fail(f"{version}:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
-    return facts["share"] | {"counts": facts["counts"]}
+    return hosts._drive(engine)
 
 
 @pytest.mark.parametrize("version", hosts.ENDS)
@@ -112,13 +114,18 @@ def test_two_ranks_lend_alike(version: str) -> None:
     assert found["counts"]["fallback"] == {}
 
 
-@functools.cache
 def storm(version: str) -> dict[str, Any]:
+    found = hosts.served(version, *_storm(version))
+    return found["share_storm"] | {"counts": found["counts"]}
+
+
+@functools.cache
+def _storm(version: str) -> tuple[hosts.Done, dict[str, Any]]:
     checks = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1"}
     checks["SGLANG_CHECK_KV_PAGE_INVARIANTS"] = "1"
     retract = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "25"}
     share = {"IRMINSUL_REUSE": "share", "IRMINSUL_MIN_SPAN": "8", "TRITON_INTERPRET": "1"}
-    done, facts = hosts._drive(
+    return hosts._drive(
         {
             "version": version,
             "page_size": 64,
@@ -130,9 +137,6 @@ def storm(version: str) -> dict[str, Any]:
             "arguments": {"attention_backend": "irminsul", "schedule_conservativeness": 0.05},
         }
     )
-    if done.returncode or "counts" not in facts:
-        pytest.fail(f"{version}:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
-    return facts["share_storm"] | {"counts": facts["counts"]}
 
 
 @pytest.mark.skipif(not hosts.EVERYTHING, reason="two more engines; IRMINSUL_TEST_GRID=1 runs them")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,14 +33,23 @@ def register() -> None:
         HookRegistry.register(_FORWARD, _around(Path(place)), HookType.AROUND)
 
 
-def install(folder: Path) -> None:
-    """Make `folder`, put on the path, tell SGLang of this plugin."""
-    about = folder / "irminsul_bench_steps-0.dist-info"
+def install(folder: Path, name: str = "steps", plugin: str = f"{__name__}:register") -> None:
+    """Tell the engines that this process starts of this plugin, or of another of this folder.
+
+    Parameters
+    ----------
+    folder
+        Is put on the path, for this process and its engines.
+    """
+    about = folder / f"irminsul_bench_{name}-0.dist-info"
     about.mkdir(parents=True, exist_ok=True)
     (about / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: irminsul-bench-steps\nVersion: 0\n"
+        f"Metadata-Version: 2.1\nName: irminsul-bench-{name}\nVersion: 0\n"
     )
-    (about / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nsteps = {__name__}:register\n")
+    (about / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{name} = {plugin}\n")
+    path = (str(Path(__file__).parent), str(folder))
+    sys.path[:0] = path
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*path, os.environ.get("PYTHONPATH"))))
 
 
 def _around(place: Path) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from typing import Any
 
 import common
 import numpy as np
+import one_gpu
 import torch
 from irminsul.live.client import Reply, reply_from
 from irminsul.live.compare import differences
@@ -35,8 +36,8 @@ Answers = dict[str, list[Reply]]
 FORMS = ("one", "tp", "dp")
 
 
-def prompts(model: str, documents: int, length: int) -> list[tuple[list[int], list[int]]]:
-    """Return pairs of prompts that share a document behind headers of other lengths."""
+def prompts(model: str, documents: int, length: int) -> list[dict[str, list[int]]]:
+    """Return prompts that share a document behind other headers, one of the donor's length."""
     vocabulary = common.vocabulary(model)
     random = np.random.default_rng(0)
 
@@ -45,7 +46,11 @@ def prompts(model: str, documents: int, length: int) -> list[tuple[list[int], li
 
     shared = [text(length) for _ in range(documents)]
     return [
-        (text(90) + body + text(20), text(131 + 7 * i) + body + text(30))
+        {
+            "donor": text(90) + body + text(20),
+            "moved": text(131 + 7 * i) + body + text(30),
+            "in place": text(90) + body + text(25),
+        }
         for i, body in enumerate(shared)
     ]
 
@@ -79,6 +84,8 @@ def engine(arguments: argparse.Namespace, form: str, dump: str) -> Any:
             "mem_fraction_static": 0.7,
             "cuda_graph_max_bs_decode": 8,
         }
+    if arguments.one_gpu:
+        options |= one_gpu.OPTIONS
     import sglang
 
     return sglang.Engine(**options)
@@ -117,13 +124,13 @@ def flush(running: Any) -> None:
 def serve(arguments: argparse.Namespace, form: str, dump: str) -> Answers:
     """Answer every prompt on a fresh engine."""
     running = engine(arguments, form, dump)
-    found: Answers = {"cold": [], "donor": [], "moved": []}
+    found: Answers = {"cold": [], "donor": [], "moved": [], "in place": []}
     try:
-        for donor, moved in prompts(arguments.model, arguments.documents, arguments.length):
-            found["cold"].append(ask(running, moved, reuse=False))
+        for asked in prompts(arguments.model, arguments.documents, arguments.length):
+            found["cold"].append(ask(running, asked["moved"], reuse=False))
             flush(running)
-            found["donor"].append(ask(running, donor, reuse=True))
-            found["moved"].append(ask(running, moved, reuse=True))
+            for name, ids in asked.items():
+                found[name].append(ask(running, ids, reuse=True))
     finally:
         running.shutdown()
     return found
@@ -155,19 +162,19 @@ def plan_rows(form: str, dump: str) -> list[dict[str, Any]]:
     return [{**found, "donor_rows_bit_equal": rows}]
 
 
-def answer_rows(form: str, one: Answers, two: Answers) -> list[dict[str, Any]]:
+def answer_rows(form: str, case: str, one: Answers, two: Answers) -> list[dict[str, Any]]:
     """Compare the answers of two ranks with those of one, beside exact answers."""
     noise = differences(one["cold"], two["cold"])
-    moved = differences(one["moved"], two["moved"])
-    reused = [sum(reply.cached_tokens for reply in side["moved"]) for side in (one, two)]
+    ours = differences(one[case], two[case])
+    reused = [sum(reply.cached_tokens for reply in side[case]) for side in (one, two)]
     exact = "exact answers, two ranks to one"
-    count = moved.answers
-    row = functools.partial(_row, form, "moved")
+    count = ours.answers
+    row = functools.partial(_row, form, case)
     return [
         row("reused tokens, two ranks to one", reused[1] / max(1, reused[0]), count, bar="== 1"),
-        row("KL of the first token, nat", moved.kl_most, count, exact, noise.kl_most),
-        row("logprobs before a flip, nat", moved.logprob_most, count, exact, noise.logprob_most),
-        row("answers with other tokens", moved.flips, count, exact, noise.flips),
+        row("KL of the first token, nat", ours.kl_most, count, exact, noise.kl_most),
+        row("logprobs before a flip, nat", ours.logprob_most, count, exact, noise.logprob_most),
+        row("answers with other tokens", ours.flips, count, exact, noise.flips),
     ]
 
 
@@ -199,7 +206,7 @@ def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     import sglang
 
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor()
-    machine = f"2 x {name}, torch {torch.__version__}"
+    machine = f"{1 if arguments.one_gpu else 2} x {name}, torch {torch.__version__}"
     common.save(arguments.out, rows, machine=machine, sglang=sglang.__version__)
     for row in rows:
         print(
@@ -219,9 +226,12 @@ def main() -> None:
     parser.add_argument("--attention-backend", default="flashinfer")
     parser.add_argument("--forms", default="tp,dp", help="of two ranks: tp, dp")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--one-gpu", action="store_true", help="both ranks on the first GPU")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.one_gpu:
+            one_gpu.install(Path(folder) / "plugin")
         found: dict[str, Answers] = {}
         for form in ("one", *arguments.forms.split(",")):
             dump = Path(folder) / form
@@ -231,7 +241,8 @@ def main() -> None:
             print(f"# {form}: {time.perf_counter() - began:.1f} s", flush=True)
             if form != "one":
                 rows += plan_rows(form, str(dump))
-                rows += answer_rows(form, found["one"], found[form])
+                for case in ("moved", "in place"):
+                    rows += answer_rows(form, case, found["one"], found[form])
                 save(arguments, rows)
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from irminsul.errors import InvalidParams
 from irminsul.integrations.transformers import PICEngine, RowPiece, Span
-from irminsul.integrations.transformers.mentions import MOST, new_mentions, relink, without
+from irminsul.integrations.transformers.mentions import new_mentions, relink, without
+from irminsul.mentions import MOST
 from random_models import make, random_tokens
 
 

@@ -16,7 +16,6 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.errors import InvalidParams
 from irminsul.integrations.transformers.family import describe
 from irminsul.integrations.transformers.forward import Runner
-from irminsul.integrations.transformers.mentions import check_share
 from irminsul.integrations.transformers.pool import Pages, make_rows
 from irminsul.integrations.transformers.results import Generation
 from irminsul.integrations.transformers.sampling import Sampling
@@ -25,6 +24,7 @@ from irminsul.integrations.transformers.scoring import Scorer
 from irminsul.integrations.transformers.sequence import Logits, Prompt, Request, Reusing
 from irminsul.integrations.transformers.spans import Span
 from irminsul.integrations.transformers.store import Store, TokenArray, token_ids
+from irminsul.mentions import check_share
 from irminsul.rotation import check_relocations
 
 __all__ = ["PICEngine"]

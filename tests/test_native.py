@@ -168,6 +168,43 @@ def test_bad_parameters_are_named(changes: dict[str, object], text: str) -> None
         abi.check(handle, status, "relocate_rows")
 
 
+def spans_params(*runs: tuple[int, ...]) -> abi.SpansParams:
+    """Parameters of three computed and two moved tokens; no address in them is ever read here."""
+    table = (abi.SpanRun * len(runs))(*runs)
+    address = ctypes.cast(table, ctypes.c_void_p)
+    params = abi.SpansParams(
+        runs=address, numbers=0x1000, num_computed=3, num_moved=2, num_runs=len(runs)
+    )
+    params.keep = table  # type: ignore[attr-defined]
+    return params
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        ((0, 0, 0, 3, 0), "run 1: slots are not 8-byte aligned"),
+        ((0x2004, 0, 0, 3, 0), "run 1: slots are not 8-byte aligned"),
+        ((0x2000, 0x3001, 0, 2, 0), "run 1: slots are not 8-byte aligned"),
+        ((0x2000, 0, 0, 0, 0), "tokens 0 . 0 are not within 3"),
+        ((0x2000, 0, 1, 3, 0), "tokens 1 . 3 are not within 3"),
+        ((0x2000, 0x3000, 1, 2, 0), "tokens 1 . 2 are not within 2"),
+        ((0x2000, 0x3000, -1, 2, 0), "tokens -1 . 2 are not within 2"),
+        ((0x2000, 0, 2**62, 2**62, 0), "are not within 3"),
+    ],
+)
+def test_bad_runs_are_named(run: tuple[int, ...], text: str) -> None:
+    handle = native.library()
+    status = handle.irm_write_spans(ctypes.byref(spans_params((0x2000, 0, 0, 3, 0), run)))
+    with pytest.raises(InvalidParams, match=text):
+        abi.check(handle, status, "write_spans")
+
+
+@needs_library
+def test_no_runs_need_no_device() -> None:
+    assert native.library().irm_write_spans(ctypes.byref(spans_params())) == abi.Status.OK
+
+
 @needs_library
 def test_null_parameters() -> None:
     handle = native.library()

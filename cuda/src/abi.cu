@@ -7,6 +7,7 @@
 #include "mla/mla.h"
 #include "mla_fp8/mla_fp8.h"
 #include "relocate/relocate.h"
+#include "spans/spans.h"
 
 #define IRM_TEXT_OF(value) #value
 #define IRM_TEXT(value) IRM_TEXT_OF(value)
@@ -59,6 +60,10 @@ uint32_t irm_struct_size(int32_t which) {
       return sizeof(IrmMlaWidenParams);
     case IRM_STRUCT_MLA_TURN_PARAMS:
       return sizeof(IrmMlaTurnParams);
+    case IRM_STRUCT_SPAN_RUN:
+      return sizeof(IrmSpanRun);
+    case IRM_STRUCT_SPANS_PARAMS:
+      return sizeof(IrmSpansParams);
     default:
       return 0;
   }
@@ -120,6 +125,10 @@ int32_t irm_mla_fp8_attention(const IrmMlaAttentionParams* params) {
 
 int32_t irm_mla_fp8_widen(const IrmMlaWidenParams* params) {
   return forward(params, irminsul::mla::fp8::launch_widen);
+}
+
+int32_t irm_write_spans(const IrmSpansParams* params) {
+  return forward(params, irminsul::spans::launch_write);
 }
 
 }  // extern "C"

@@ -51,7 +51,9 @@ typedef enum IrmStruct {
   IRM_STRUCT_MLA_PLAN_PARAMS = 4,
   IRM_STRUCT_MLA_ATTENTION_PARAMS = 5,
   IRM_STRUCT_MLA_WIDEN_PARAMS = 6,
-  IRM_STRUCT_MLA_TURN_PARAMS = 7
+  IRM_STRUCT_MLA_TURN_PARAMS = 7,
+  IRM_STRUCT_SPAN_RUN = 8,
+  IRM_STRUCT_SPANS_PARAMS = 9
 } IrmStruct;
 
 /* --- relocate_rows ------------------------------------------------------------------------- */
@@ -230,6 +232,32 @@ typedef struct IrmMlaWidenParams {
   int32_t reserved;
 } IrmMlaWidenParams;
 
+/* --- write_spans --------------------------------------------------------------------------- */
+
+/* Tokens of one prompt that follow each other and are all computed or all moved. */
+typedef struct IrmSpanRun {
+  uint64_t given;   /* device address of int64 [count]: the slots that the tokens got */
+  uint64_t sources; /* device address of int64 [count]: where rows are moved from; 0: computed */
+  int64_t first;    /* index of the first token among all computed, or among all moved ones */
+  int64_t count;    /* at least 1 */
+  int64_t value;    /* computed: position of the first token; moved: target - source position */
+} IrmSpanRun;
+
+/* What a planned batch has to know of each of its tokens. `numbers` is, one behind the other:
+ * slots [num_computed] and positions [num_computed] of the tokens to compute, then source slots,
+ * target slots and deltas [num_moved each] of the others. Runs must not share tokens. */
+typedef struct IrmSpansParams {
+  uint32_t size;
+  uint32_t version;
+  const IrmSpanRun *runs; /* host [num_runs]; read before the call returns */
+  int64_t *numbers;       /* device [2 * num_computed + 3 * num_moved] */
+  int64_t num_computed;
+  int64_t num_moved;
+  void *stream;
+  int32_t num_runs;
+  int32_t reserved;
+} IrmSpansParams;
+
 /* --- entries ------------------------------------------------------------------------------- */
 
 IRM_API uint32_t irm_abi_version(void);
@@ -254,6 +282,8 @@ IRM_API int32_t irm_mla_turn(const IrmMlaTurnParams *params);
 IRM_API int32_t irm_mla_attention(const IrmMlaAttentionParams *params);
 IRM_API int32_t irm_mla_fp8_attention(const IrmMlaAttentionParams *params);
 IRM_API int32_t irm_mla_fp8_widen(const IrmMlaWidenParams *params);
+
+IRM_API int32_t irm_write_spans(const IrmSpansParams *params);
 
 #ifdef __cplusplus
 }

@@ -236,6 +236,34 @@ class MlaWidenParams(Params):
     ]
 
 
+class SpanRun(ctypes.Structure):
+    """IrmSpanRun: tokens that are all computed or all moved."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("given", c_uint64),
+        ("sources", c_uint64),
+        ("first", c_int64),
+        ("count", c_int64),
+        ("value", c_int64),
+    ]
+
+
+class SpansParams(Params):
+    """IrmSpansParams."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("size", c_uint32),
+        ("version", c_uint32),
+        ("runs", c_void_p),
+        ("numbers", c_void_p),
+        ("num_computed", c_int64),
+        ("num_moved", c_int64),
+        ("stream", c_void_p),
+        ("num_runs", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 STRUCTS: dict[int, type[ctypes.Structure]] = {
     0: RelocateParams,
     1: RelocateReport,
@@ -245,6 +273,8 @@ STRUCTS: dict[int, type[ctypes.Structure]] = {
     5: MlaAttentionParams,
     6: MlaWidenParams,
     7: MlaTurnParams,
+    8: SpanRun,
+    9: SpansParams,
 }
 """IrmStruct -> mirror."""
 
@@ -264,6 +294,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "irm_mla_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
     "irm_mla_fp8_attention": (c_int32, [ctypes.POINTER(MlaAttentionParams)]),
     "irm_mla_fp8_widen": (c_int32, [ctypes.POINTER(MlaWidenParams)]),
+    "irm_write_spans": (c_int32, [ctypes.POINTER(SpansParams)]),
 }
 """Entry -> result type, argument types."""
 

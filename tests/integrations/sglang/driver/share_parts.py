@@ -18,7 +18,7 @@ cpu_host._pin_nothing()
 
 from irminsul.attention import PAGE_SIZE  # noqa: E402
 from irminsul.integrations.sglang.admission import finding  # noqa: E402
-from irminsul.integrations.sglang.batch import planner  # noqa: E402
+from irminsul.integrations.sglang.batch import numbers, planner  # noqa: E402
 from irminsul.integrations.sglang.metrics import Metrics  # noqa: E402
 from irminsul.integrations.sglang.settings import Settings  # noqa: E402
 from irminsul.integrations.sglang.share.cache import SharingRadixCache  # noqa: E402
@@ -130,7 +130,7 @@ class Parts(Truth):
         """Plan as one, then compute, move and lend."""
         for window in windows:
             finding.follow(window, self.cache.mirror, self.metrics)
-        placed = planner._placed(windows, torch.cat(slots))[0]
+        placed = numbers.placed(windows, torch.cat(slots))[0]
         moved, lent = self.sharing.divide(windows, placed)
         for window, own in zip(windows, slots, strict=True):
             self.compute(window, own)

@@ -9,26 +9,24 @@ that is about to be freed. `prepare` builds everything and may fail; `trim` assi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
+from irminsul.integrations.sglang.batch import numbers
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.spans import (
     BatchPlan,
     HostCopy,
     Share,
-    Span,
     Window,
 )
 from irminsul.integrations.sglang.tree import provenance
 from irminsul.integrations.sglang.tree.provenance import Moved
 
-Placed = list[tuple[Span, Tensor]]
+Placed = numbers.Placed
 Divide = Callable[[list[Window], Placed], tuple[Placed, Any]]
 
 
@@ -65,28 +63,41 @@ def prepare(batch: Any, windows: list[Window], divide: Divide | None = None) -> 
     divide
         Says which part of the spans is moved, and what is borrowed instead; None moves all.
     """
-    placed, gaps = _placed(windows, batch.out_cache_loc)
-    lent: Any = None
-    if divide is not None:
-        placed, lent = divide(windows, placed)
-    moved = [pair for pair in placed if not pair[0].on_host]
     holes = [window.holes() for window in windows]
     computed = [sum(end - start for start, end in found) for found in holes]
-    source, target, slots = _slots(moved, gaps)
-    device = batch.out_cache_loc.device
-    positions, deltas, inputs = _numbers(windows, holes, moved, batch.prefill_input_ids_cpu, device)
+    made, host, lent = _made(batch, windows, holes, divide)
     plan = BatchPlan(
         holes=holes,
-        positions=positions,
-        source_slots=source,
-        target_slots=target,
-        deltas=deltas,
+        positions=made.positions,
+        source_slots=made.source_slots,
+        target_slots=made.target_slots,
+        deltas=made.deltas,
         shares=tuple(map(_share, windows, computed)),
-        host=HostCopy.of([pair for pair in placed if pair[0].on_host]),
+        host=host,
         lent=lent,
     )
     prefixes = [window.end - count for window, count in zip(windows, computed, strict=True)]
-    return Trimmed(plan, inputs, slots, computed, prefixes, [_history(w) for w in windows])
+    return Trimmed(
+        plan, made.inputs, made.slots, computed, prefixes, [_history(w) for w in windows]
+    )
+
+
+def _made(
+    batch: Any, windows: list[Window], holes: numbers.Holes, divide: Divide | None
+) -> tuple[numbers.Numbers, HostCopy | None, Any]:
+    """Return the numbers of a trimmed batch, what it copies from the host, and what it borrows."""
+    slots, ids = batch.out_cache_loc, batch.prefill_input_ids_cpu
+    if divide is None and not any(span.on_host for window in windows for span in window.spans):
+        made = numbers.written(windows, holes, slots, ids)
+        if made is not None:
+            return made, None, None
+    found, gaps = numbers.placed(windows, slots)
+    lent: Any = None
+    if divide is not None:
+        found, lent = divide(windows, found)
+    moved = [pair for pair in found if not pair[0].on_host]
+    made = numbers.made_of(windows, holes, moved, gaps, ids)
+    return made, HostCopy.of([pair for pair in found if pair[0].on_host]), lent
 
 
 def trim(batch: Any, windows: list[Window], trimmed: Trimmed, metrics: Metrics) -> None:
@@ -107,82 +118,6 @@ def forget_produced_again(window: Window) -> None:
     known: list[Moved] = getattr(window.request, "irm_moved", [])
     if known:
         window.request.irm_moved = provenance.forget_from(known, window.start)
-
-
-def _numbers(
-    windows: list[Window],
-    holes: list[list[tuple[int, int]]],
-    moved: Placed,
-    ids: Tensor,
-    device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what has to be known of tokens; one copy brings the device all it needs.
-
-    Returns
-    -------
-    positions : Tensor, int64, [computed tokens]
-        In its prompt, of each token to compute.
-    deltas : Tensor, int64, [moved tokens]
-        Distance of every moved token.
-    inputs : Tensor, int64, [computed tokens]
-        Ids of the tokens to compute, on the host like those of the batch.
-    """
-    computed = sum(end - start for found in holes for start, end in found)
-    distant = sum(span.length for span, _ in moved)
-    host = torch.empty(2 * computed + distant, dtype=torch.int64, pin_memory=device.type == "cuda")
-    numbers, given = host.numpy(), ids.numpy()
-    positions, inputs = numbers[:computed], numbers[computed + distant :]
-    at = base = 0
-    for window, found in zip(windows, holes, strict=True):
-        for start, end in found:
-            after, first = at + end - start, base + start - window.start
-            positions[at:after] = np.arange(start, end)
-            inputs[at:after] = given[first : first + end - start]
-            at = after
-        base += window.end - window.start
-    for span, _ in moved:
-        numbers[at : at + span.length] = span.delta
-        at += span.length
-    needed, kept = host.split_with_sizes((computed + distant, computed))
-    there = needed.to(device, non_blocking=True).split_with_sizes((computed, distant))
-    return there[0], there[1], kept if kept.dtype is ids.dtype else kept.to(ids.dtype)
-
-
-def _slots(moved: Placed, gaps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the slots to read, to write, and of the tokens to compute, int64.
-
-    Those to compute come first in memory: SGLang's kernels were compiled for aligned tensors.
-    """
-    source = [
-        node.value.narrow(0, offset, count)
-        for span, _ in moved
-        for node, offset, count in span.rows
-    ]
-    distant, kept = sum(span.length for span, _ in moved), sum(map(len, gaps))
-    joined = torch.cat([*gaps, *source, *(target for _, target in moved)])
-    if joined.dtype is not torch.int64:
-        joined = joined.to(torch.int64)
-    computed, read, written = joined.split_with_sizes((kept, distant, distant))
-    return read, written, computed
-
-
-def _placed(windows: list[Window], slots: Tensor) -> tuple[Placed, tuple[Tensor, ...]]:
-    """Return every span with the slots of its tokens, and the slots between them."""
-    lengths: list[int] = []
-    for window in windows:
-        position = window.start
-        for span in window.spans:
-            lengths += [span.start - position, span.length]
-            position = span.end
-        lengths += [window.end - position, 0]
-    # Gaps and spans take turns, so every second part is a span's; one call makes all of them.
-    parts = slots.split_with_sizes(lengths)
-    found: Placed = []
-    first = 0
-    for window in windows:
-        found += zip(window.spans, parts[2 * first + 1 :: 2], strict=False)
-        first += len(window.spans) + 1
-    return found, parts[::2]
 
 
 def _share(window: Window, computed: int) -> Share:

@@ -2,7 +2,9 @@
 
 No engine: the mirror, the planner and the registry as the SGLang plugin uses them, on tree nodes
 that are plain objects. Each sample is a request that was never planned before. On a GPU the slots
-lie there, as in production, and what the host starts on it is counted, not waited for.
+lie there, as in production, and what the host starts on it is counted, not waited for. There the
+same batch is then made once more by plain torch: the numbers are compared, and the times of both
+ways are told.
 
     python benches/serving/planner.py --device cuda --out benches/serving/results/planner.json
 """
@@ -23,7 +25,7 @@ from common import save
 from irminsul import Namespace, Registry
 from irminsul.integrations.sglang.admission import finding
 from irminsul.integrations.sglang.admission.costs import Costs
-from irminsul.integrations.sglang.batch import planner
+from irminsul.integrations.sglang.batch import numbers, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.spans import Limits, Window
 from irminsul.integrations.sglang.tree.mirror import TreeMirror
@@ -68,8 +70,13 @@ def prompt(text: Any, holes: int, random: Any) -> Any:
     return np.concatenate([*parts, np.array_split(fresh, holes)[-1]])
 
 
-def plan(mirror: TreeMirror, ids: Any, metrics: Metrics, device: str) -> tuple[list[float], int]:
-    """Return when planning one request began and each of its parts ended, and what it moves."""
+def plan(
+    mirror: TreeMirror, ids: Any, metrics: Metrics, device: str
+) -> tuple[list[float], int, float]:
+    """Return when planning one request began and each of its parts ended, and what it moves.
+
+    The last number is what making the batch took by plain torch, in seconds; 0 where it does.
+    """
     request = SimpleNamespace(
         rid="bench",
         full_untruncated_fill_ids=array("q", ids.tobytes()),
@@ -92,10 +99,46 @@ def plan(mirror: TreeMirror, ids: Any, metrics: Metrics, device: str) -> tuple[l
     finding.cut_to_limits([window], LIMITS, metrics)
     finding.follow(window, mirror, metrics)
     times.append(time.perf_counter())
-    if window.spans:
-        planner.prepare(batch, [window])
+    made = planner.prepare(batch, [window]) if window.spans else None
     times.append(time.perf_counter())
-    return times, window.reused
+    compared = made is not None and device == "cuda"
+    return times, window.reused, by_torch(batch, window, made) if compared else 0.0
+
+
+def by_torch(batch: Any, window: Window, made: planner.Trimmed) -> float:
+    """Return what making the batch takes without the kernel, which must make the same."""
+    torch.cuda.synchronize()
+    kernel, numbers.written = numbers.written, lambda *_: None
+    try:
+        began = time.perf_counter()
+        again = planner.prepare(batch, [window])
+        taken = time.perf_counter() - began
+    finally:
+        numbers.written = kernel
+    tensors = [(one.inputs, one.slots, *one.plan.tensors()) for one in (made, again)]
+    if not all(map(torch.equal, *tensors)):
+        raise SystemExit("the kernel and plain torch disagree on a batch")
+    return taken
+
+
+def row(case: str, samples: Any, plain: list[float]) -> dict[str, Any]:
+    """Return the row of one case from each sample's milliseconds, part by part."""
+    seconds, parts = samples.sum(axis=1), np.median(samples, axis=0).round(4).tolist()
+    return {
+        "bar_id": "sglang.6",
+        "case": case,
+        "metric": "chunk, lookup and plan of a 32k prompt, p99",
+        "value": round(float(np.percentile(seconds, 99)), 4),
+        "unit": "ms",
+        "rival": None,
+        "rival_value": None,
+        "bar": "< 0.5",
+        "samples": len(seconds),
+        "p50": round(float(np.percentile(seconds, 50)), 4),
+        "p95": round(float(np.percentile(seconds, 95)), 4),
+        "parts_p50": dict(zip(("find", "choose", "prepare"), parts, strict=True)),
+        "prepare_by_torch_p50": round(float(np.median(plain)), 4),
+    }
 
 
 def main() -> None:
@@ -110,39 +153,19 @@ def main() -> None:
     mirror, texts = full_registry(arguments.entries, random, arguments.device)
     metrics, rows = Metrics(60.0), []
     for case, holes in (("two_holes", 2), ("nine_holes", 9), ("nothing known", 0)):
-        seconds, parts = [], []
+        samples, plain = [], []
         for sample in range(arguments.samples + 20):
             text = texts[int(random.integers(len(texts)))]
             fresh = random.integers(0, 129_280, LENGTH, dtype=np.int64)
             ids = prompt(text, holes, random) if holes else fresh
-            taken, reused = plan(mirror, ids, metrics, arguments.device)
+            taken, reused, otherwise = plan(mirror, ids, metrics, arguments.device)
             if (reused > LENGTH * 0.98) != bool(holes):
                 raise SystemExit(f"{case}: {reused} of {LENGTH} tokens would be moved")
             if sample >= 20:
-                seconds.append((taken[-1] - taken[0]) * 1e3)
-                parts.append(np.diff(taken) * 1e3)
-        rows.append(
-            {
-                "bar_id": "sglang.6",
-                "case": case,
-                "metric": "chunk, lookup and plan of a 32k prompt, p99",
-                "value": round(float(np.percentile(seconds, 99)), 4),
-                "unit": "ms",
-                "rival": None,
-                "rival_value": None,
-                "bar": "< 0.5",
-                "samples": len(seconds),
-                "p50": round(float(np.percentile(seconds, 50)), 4),
-                "parts_p50": dict(
-                    zip(
-                        ("find", "choose", "prepare"),
-                        np.median(parts, axis=0).round(4).tolist(),
-                        strict=True,
-                    )
-                ),
-                "entries": int(mirror.registry.stats()["fingerprints"]),
-            }
-        )
+                samples.append(np.diff(taken) * 1e3)
+                plain.append(otherwise * 1e3)
+        rows.append(row(case, np.array(samples), plain))
+        rows[-1]["entries"] = int(mirror.registry.stats()["fingerprints"])
         print(rows[-1])
     name = f"{platform.machine()}, {arguments.device}, Python {platform.python_version()}"
     save(arguments.out, rows, machine=name)

@@ -13,8 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -78,6 +77,19 @@ _NONE_YET = ("borrowing_requests", "saved_slots")
 _REGISTRY_INTERVAL = 1.0
 
 
+class _Timed:
+    """A block whose seconds are observed; a class, since a generator costs the hot path 2 us."""
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._metrics, self._name = metrics, name
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._metrics.observe(self._name, time.perf_counter() - self._began)
+
+
 class Metrics:
     """Counters of one scheduler process; mirrors them to Prometheus when asked.
 
@@ -123,14 +135,9 @@ class Metrics:
         if name in self._published:
             self._published[name].labels(**self._labels).set(value)
 
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Observe how many seconds the block takes, also when it raises."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.observe(name, time.perf_counter() - began)
+    def timed(self, name: str) -> _Timed:
+        """Observe how many seconds a ``with`` block takes, also when it raises."""
+        return _Timed(self, name)
 
     def sample(self, stats: Mapping[str, int], *, active: bool) -> None:
         """Publish the registry's own counts, at most once a second, and tell the log.

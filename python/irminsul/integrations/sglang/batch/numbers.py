@@ -128,7 +128,8 @@ def runs_of(windows: Sequence[Window], holes: Holes, slots: int) -> array[int] |
                 value = node.value
                 if not _are_plain(value, offset + count):
                     return None
-                runs.extend((given, value.data_ptr() + 8 * offset, moved, count, delta))
+                source = value.data_ptr() + 8 * offset
+                runs.extend((given, source, moved, count, delta))
                 given += 8 * count
                 moved += count
         slots += 8 * (window.end - window.start)

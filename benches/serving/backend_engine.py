@@ -75,11 +75,8 @@ def _serve(
     os.dup2(handle, sys.stderr.fileno())
     with tempfile.TemporaryDirectory() as folder:
         backend_steps.install(Path(folder))
-        here = str(Path(__file__).parent)
-        path = os.pathsep.join(filter(None, (here, folder, os.environ.get("PYTHONPATH"))))
         steps = str(Path(folder) / "steps")
-        os.environ.update({backend_steps.VARIABLE: steps, "PYTHONPATH": path} | environment)
-        sys.path.insert(0, folder)
+        os.environ.update({backend_steps.VARIABLE: steps} | environment)
         _obey(pipe, options, many, Path(steps))
 
 
@@ -181,6 +178,24 @@ class _Served:
             time.sleep(0.05)
         raise RuntimeError("the engine never became idle")
 
+    def used(self) -> int:
+        """Return how many slots are neither free nor only cached."""
+        loads = self.engine.loop.run_until_complete(self.engine.tokenizer_manager.get_loads())
+        return int(loads[0].num_used_tokens)
+
+    def counters(self) -> dict[str, float]:
+        """Return what the schedulers have counted, by name and reason; it must publish metrics."""
+        from prometheus_client import CollectorRegistry, multiprocess
+
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)
+        found: dict[str, float] = {}
+        for sample in (s for family in registry.collect() for s in family.samples):
+            if sample.name.endswith("_total"):
+                name = f"{sample.name} {sample.labels.get('reason', '')}".rstrip()
+                found[name] = found.get(name, 0.0) + sample.value
+        return found
+
     def answers(self, requests: list[dict[str, Any]], together: bool) -> list[dict[str, Any]]:
         """Answer requests one by one or at once.
 
@@ -194,7 +209,8 @@ class _Served:
         -------
         list of dict
             Output ``tokens``, the ``logprobs`` of the two likeliest at each step as (logprob, id)
-            pairs, and how much of the prompt was ``cached``.
+            pairs, how much of the prompt was ``cached``, how the answer ``ended`` and how often the
+            request was ``retracted``.
         """
         import asyncio
 
@@ -226,14 +242,18 @@ class _Served:
         if "abort" in request:
             asyncio.get_running_loop().call_later(request["abort"], manager.abort_request, rid)
         answer: dict[str, Any] = {"meta_info": {}, "output_ids": []}
-        async for newest in manager.generate_request(asked, None):
-            answer = newest
+        # One that is ended before it was scheduled has no answer.
+        with contextlib.suppress(ValueError) if "abort" in request else contextlib.nullcontext():
+            async for newest in manager.generate_request(asked, None):
+                answer = newest
         meta = answer["meta_info"]
         tops = meta.get("output_top_logprobs") or []
         return {
             "tokens": list(answer["output_ids"]),
             "logprobs": [[(float(p), int(i)) for p, i, *_ in step] for step in tops],
             "cached": int(meta.get("cached_tokens", 0)),
+            "ended": (meta.get("finish_reason") or {}).get("type", "abort"),
+            "retracted": int(meta.get("num_retractions", 0)),
         }
 
     def _seconds(self, prompts: list[Ids], tokens: int) -> float:

@@ -6,7 +6,7 @@ The same prompt at temperature 0 may answer otherwise under load without any def
 last bits depend on how many requests share the batch, and attention splits longer batches
 elsewhere. So an answer is measured by its logprobs, token by token as far as both answers agree and
 at the first token where they part. What a defect would look like is measured too: the same prompts
-with one wrong id, which stands for one wrong row of the KV cache.
+with one wrong id, and with one wrong row of the KV cache where the engine can be made to read one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from backend_rows import row
 from common import Ids, Row
 
 ANSWER = 16  # tokens of an answer
@@ -69,6 +70,7 @@ class Bystanders:
     by_prompt: dict[int, list[float]] = field(default_factory=dict)
     flipped: list[float] = field(default_factory=list)
     one_wrong_id: list[float] = field(default_factory=list)
+    one_wrong_row: list[float] = field(default_factory=list)
 
     async def add(self, ids: Ids) -> None:
         """Take the answer to `ids` while nothing else runs, as two answers in a row agree on it.
@@ -83,14 +85,24 @@ class Bystanders:
             answer = again
         self.known.append((ids, answer))
 
-    async def spoil(self, random: np.random.Generator) -> None:
-        """Measure prompts with one wrong id, while nothing else runs."""
+    async def spoil(self, random: np.random.Generator, row: Path | None = None) -> None:
+        """Measure prompts with one wrong id, and with one wrong row, while nothing else runs.
+
+        Parameters
+        ----------
+        row
+            While this file exists decode steps read another token's row at the place it names.
+        """
         for trial in range(TRIALS):
             ids, answer = self.known[trial % len(self.known)]
             wrong = ids.copy()
             place = int(random.integers(len(ids) - 1))
             wrong[place] = 2 + (wrong[place] - 1) % (self.vocabulary - 2)
             self.one_wrong_id.append(answer.apart(await self._answer(wrong))[0])
+            if row is not None:
+                row.write_text(str(place))
+                self.one_wrong_row.append(answer.apart(await self._answer(ids))[0])
+                row.unlink()
 
     async def check(self, number: int) -> None:
         """Ask for the answer to one prompt again."""
@@ -117,6 +129,7 @@ class Bystanders:
             "apart": spread(self.apart),
             "apart_where_flipped": spread(self.flipped),
             "one_wrong_id": spread(self.one_wrong_id),
+            "one_wrong_row": spread(self.one_wrong_row),
             "by_prompt": {number: spread(seen) for number, seen in sorted(self.by_prompt.items())},
             "beyond": {str(at): sum(x > at for x in self.apart) for at in (0.1, 0.2, 0.5, 1.0)},
             "widest": [round(x, 4) for x in sorted(self.apart)[-20:]],
@@ -148,47 +161,29 @@ def compared(mine: Path, control: Path) -> list[Row]:
         Results of two runs of ``soak.py``.
     """
     one, other = (_facts(path) for path in (mine, control))
-    common = {"bar_id": "sglang.7", "case": "beside SGLang's own cache", "unit": "nats"}
     # What one wrong row would be at least, but for the few ids that hardly matter.
     visible = other["one_wrong_id"]["p10"]
-    rows = [
-        (
-            "logprobs of bystanders apart from idle, most",
-            one["apart"]["most"],
-            other["apart"]["most"],
-            f"< {visible}",
-        ),
-        (
-            "logprobs of bystanders apart from idle, p99",
-            one["apart"]["p99"],
-            other["apart"]["p99"],
-            None,
-        ),
+    flips = [side["flipped"] / side["asked"] for side in (one, other)]
+    apart = "logprobs of bystanders apart from idle"
+    rows: list[tuple[str, float, float, str | None]] = [
+        (f"{apart}, most", one["apart"]["most"], other["apart"]["most"], f"< {visible}"),
+        (f"{apart}, p99", one["apart"]["p99"], other["apart"]["p99"], None),
         ("one wrong id in a prompt, p10", one["one_wrong_id"]["p10"], visible, None),
+        ("bystanders that flip a token", round(flips[0], 4), round(flips[1], 4), None),
     ]
-    share = [side["flipped"] / side["asked"] for side in (one, other)]
-    found = [
-        {
-            **common,
-            "metric": m,
-            "value": v,
-            "rival": "stock",
-            "rival_value": r,
-            "bar": b,
-            "samples": one["asked"],
-        }
-        for m, v, r, b in rows
-    ]
-    flips = {**common, "metric": "bystanders that flip a token", "unit": "1", "bar": None}
     return [
-        *found,
-        {
-            **flips,
-            "value": round(share[0], 4),
-            "rival": "stock",
-            "rival_value": round(share[1], 4),
-            "samples": one["asked"],
-        },
+        row(
+            "sglang.7",
+            "beside SGLang's own cache",
+            metric,
+            value,
+            "1" if "flip" in metric else "nats",
+            rival="stock",
+            rival_value=rival,
+            bar=bar,
+            samples=one["asked"],
+        )
+        for metric, value, rival, bar in rows
     ]
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import sys
 import tempfile
@@ -28,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+import plans
+from backend_rows import row
 from bystanders import ANSWER, BEST, Bystanders, compared
 from common import Ids, Row, Server, save, show
-
-VOCABULARY = 512
+from soak_engine import VOCABULARY, described, engine, memory
 
 
 @dataclass
@@ -52,13 +51,15 @@ class Soak:
         count = self.random.randint(low, high)
         return np.array([self.random.randrange(2, VOCABULARY) for _ in range(count)])
 
-    def prepare(self) -> None:
+    def prepare(self, wrong_row: Path | None) -> None:
         """Draw the documents, and take the bystanders' answers on the idle engine."""
         self.documents = [self.text(100, 180 * self.scale) for _ in range(8)]
         # Short, so that every row weighs: one wrong one of forty moves logprobs beyond rounding.
         for _ in range(8):
             self.server.run(self.bystanders.add(self.text(24, 48)))
-        self.server.run(self.bystanders.spoil(np.random.default_rng(0)))
+        # Only flashinfer's plans can be made to name a wrong row.
+        row_file = wrong_row if plans.counted() else None
+        self.server.run(self.bystanders.spoil(np.random.default_rng(0), row_file))
 
     async def client(self, end: float) -> None:
         while time.monotonic() < end:
@@ -127,17 +128,17 @@ class Soak:
             for form in ("absorb", "mha"):
                 moved = self._logprobs(ids, f"holes{holes}-{form}-{time.monotonic_ns()}", None)
                 found.append(
-                    {
-                        "bar_id": "sglang.forms",
-                        "case": f"{form}, {holes} holes, {moved['cached']} of 6000 moved",
-                        "metric": "largest difference of logprobs to computing everything",
-                        "value": round(_apart(whole, moved), 4),
-                        "unit": "nats",
-                        "rival": "SGLang's prefix hit",
-                        "rival_value": round(noise, 4),
-                        "bar": "<= 0.1",
-                        "samples": 20,
-                    }
+                    row(
+                        "sglang.forms",
+                        f"{form}, {holes} holes, {moved['cached']} of 6000 moved",
+                        "largest difference of logprobs to computing everything",
+                        round(_apart(whole, moved), 4),
+                        "nats",
+                        rival="SGLang's prefix hit",
+                        rival_value=round(noise, 4),
+                        bar="<= 0.1",
+                        samples=20,
+                    )
                 )
         return found
 
@@ -162,63 +163,22 @@ def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(missing, *(abs(one["best"][token] - other["best"][token]) for token in shared))
 
 
-def engine(device: str, backend: str, page: int) -> tuple[str, dict[str, Any]]:
-    """Return a folder with a small random model and the arguments that serve it on `device`.
-
-    `backend` and `page` are for GPUs: the attention backend, and tokens in a page of the pool.
-    """
-    from irminsul.demo import cpu_host
-    from irminsul.demo.model import TinyModel
-
-    folder = tempfile.mkdtemp(prefix="irminsul-soak-")
-    common = {"load_format": "auto", "chunked_prefill_size": 256, "max_running_requests": 16}
-    if device == "cpu":
-        os.environ.update(cpu_host.environment())
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        arguments = cpu_host.engine_arguments(TinyModel().write(folder), context_length=4096)
-        return str(arguments.pop("model_path")), {**arguments, **common, "max_total_tokens": 1600}
-    TinyModel(layers=4, heads=16, nope_head_dim=128, value_head_dim=128).write(folder)
-    os.environ["IRMINSUL_TEST_FORM"] = "1"
-    os.environ["IRMINSUL_TEST_HOLES"] = os.environ["IRMINSUL_TEST_NO_TREE_MATCH"] = "holes"
-    return folder, {
-        **common,
-        "attention_backend": backend,
-        "page_size": page,
-        "mem_fraction_static": 0.6,
-        "chunked_prefill_size": 1024,
-        "max_total_tokens": 24_000,
-        "schedule_conservativeness": 0.3,
-    }
-
-
-def memory(server: Server) -> float:
-    """Return the resident memory of the engine's processes, in MiB."""
-    family = psutil.Process().children(recursive=True)
-    return sum(process.memory_info().rss for process in family) / 2**20
-
-
-def rows(soak: Soak, seconds: float, memory_before: float, memory_after: float) -> list[Row]:
-    counts = soak.counts
-    common = {
-        "bar_id": "sglang.7",
-        "case": f"{seconds / 60:.1f} minutes of mixed load",
-        "rival": None,
-        "rival_value": None,
-        "samples": counts["served"] + counts["aborted"] + len(soak.bystanders.apart),
-    }
-    wrong = soak.bystanders.wrong()
+def rows(soak: Soak, case: str, memory_before: float, memory_after: float) -> list[Row]:
+    counts, bystanders = soak.counts, soak.bystanders
     found = [
-        ("wrong answers to bystanders", wrong, "1", "== 0"),
+        ("wrong answers to bystanders", bystanders.wrong(), "1", "== 0"),
         ("idle checks passed", counts["idle_checks"], "1", ">= 1"),
         ("answers with impossible counts", counts["impossible"], "1", "== 0"),
         ("tokens outside the vocabulary", counts["outside_vocabulary"], "1", "== 0"),
         ("growth of resident memory", round(memory_after - memory_before, 1), "MiB", "<= 200"),
     ]
-    made: list[Row] = [
-        {**common, "metric": metric, "value": value, "unit": unit, "bar": bar}
+    samples = counts["served"] + counts["aborted"] + len(bystanders.apart)
+    made = [
+        row("sglang.7", case, metric, value, unit, bar=bar, samples=samples)
         for metric, value, unit, bar in found
     ]
-    made[0] |= {"counts": dict(sorted(counts.items())), "bystanders": soak.bystanders.facts()}
+    made[0] |= {"counts": dict(sorted(counts.items())), "bystanders": bystanders.facts()}
+    made[0] |= {"decode_plans": plans.counted()}
     return made
 
 
@@ -236,6 +196,11 @@ def parsed() -> argparse.Namespace:
         default=True,
         help="on a GPU, first compare both forms of attention with computing everything",
     )
+    parser.add_argument(
+        "--plans",
+        choices=("count", "wait"),
+        help="of flashinfer on a GPU: count plans that overtake the last one, or let them wait",
+    )
     parser.add_argument("--engine", default="{}", help="more engine arguments, as JSON")
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
@@ -249,19 +214,27 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
-    """Return what the soak found, and whether all of it is as it must be."""
+def started(arguments: argparse.Namespace) -> tuple[Soak, Path | None]:
+    """Start the engine; return the load for it, and the file that names a wrong row, if any."""
+    wrong_row = None
+    if arguments.plans:
+        wrong_row = plans.install(Path(tempfile.mkdtemp()), arguments.plans == "wait")
     model, options = engine(arguments.device, arguments.attention_backend, arguments.page_size)
     server = Server(model, arguments.backend, **{**options, **json.loads(arguments.engine)})
     scale = 1 if arguments.device == "cpu" else 8
-    soak = Soak(server, random.Random(arguments.seed), scale)
-    ours = arguments.backend == "irminsul"
+    return Soak(server, random.Random(arguments.seed), scale), wrong_row
+
+
+def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
+    """Return what the soak found, and whether all of it is as it must be."""
+    soak, wrong_row = started(arguments)
+    server, ours = soak.server, arguments.backend == "irminsul"
     made = soak.forms() if ours and arguments.device == "cuda" and arguments.forms else []
-    for row in made:
-        print({name: row[name] for name in ("case", "value", "rival_value")}, flush=True)
+    for found in made:
+        print({name: found[name] for name in ("case", "value", "rival_value")}, flush=True)
     # Whatever the forms have drawn: both caches get the same prompts.
     soak.random.seed(arguments.seed)
-    soak.prepare()
+    soak.prepare(wrong_row)
     began = time.monotonic()
     end, before = began + arguments.minutes * 60, 0.0
 
@@ -272,9 +245,10 @@ def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
         server.run(everyone(min(end, now + max(20.0, arguments.minutes * 6))))
         soak.idle()
         before = before or memory(server)
-        seen = {**soak.counts, **soak.bystanders.facts()}
-        print(f"{(time.monotonic() - began) / 60:.1f} min {seen}", flush=True)
-        found = rows(soak, time.monotonic() - began, before, memory(server))
+        minutes = f"{(time.monotonic() - began) / 60:.1f} min"
+        print(minutes, {**soak.counts, **soak.bystanders.facts(), **plans.counted()}, flush=True)
+        case = f"{described(arguments)}: {minutes} of mixed load"
+        found = rows(soak, case, before, memory(server))
         save(arguments.out, made + found)
     server.stop()
     return made + found, not any(row["value"] for row in found if row["bar"] == "== 0")

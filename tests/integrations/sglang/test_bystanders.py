@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benches" / "serving"))
 
+import plans
 from bystanders import Answer, Bystanders
 
 LIKELY = {7: -0.5, 3: -1.0, 9: -4.0}
@@ -72,3 +74,39 @@ def test_one_answer_that_is_off_is_not_what_others_are_compared_with() -> None:
         return judged
 
     assert asyncio.run(soak()).apart == [0.0]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_plans_that_overtake_a_copy_are_counted_and_wait_if_asked(
+    waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Event:
+        over = False
+
+        def query(self) -> bool:
+            return Event.over
+
+        def synchronize(self) -> None:
+            done.append("waited")
+
+        def record(self) -> None:
+            done.append("copied")
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr(plans, "_EVERY", 1)
+    place = tmp_path / "plans"
+    monkeypatch.setenv(plans.VARIABLE, str(place))
+    if waits:
+        place.with_suffix(".wait").touch()
+    around, wrapper = plans.Plans(place), type("Wrapper", (), {})()
+    slots = np.array([5, 6, 7])
+    for Event.over in (False, False, True):
+        around(lambda *given: done.append("planned"), wrapper, None, None, slots)
+    assert plans.counted() == {"plans": 3, "late": 1, "waited": pytest.approx(0, abs=0.1)}
+    one = ["planned", "copied"]
+    assert done == [*one, *["waited"] * waits, *one, *one]
+    place.with_suffix(".row").write_text("1")
+    around(lambda *given: None, wrapper, None, None, slots)
+    assert slots.tolist() == [5, 7, 7]

@@ -27,7 +27,8 @@ def test_random_sessions_read_what_they_should_and_leave_nothing_behind(version:
     for one in found:
         assert one["lies"] == one["shallow"] == 0, one
         assert not one["broken"], one
-        assert one["fallback"].keys() <= {"exact"}, one
+        assert one["fallback"].keys() <= {"exact", "lending"}, one
+        assert one["fallback"]["lending"] == one["refused"] > 3, one
         assert one["borrowed"] > 5000, one
         assert one["evicted"] > 3, one
         assert min(one["ends"]) > 2, one

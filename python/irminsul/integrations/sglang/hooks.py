@@ -20,6 +20,7 @@ from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.batch import expansion, heads, planner
 from irminsul.integrations.sglang.metrics import Metrics
+from irminsul.integrations.sglang.plan_guard import PlanGuard
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, Limits, Span, Window
 from irminsul.integrations.sglang.start import refuse
@@ -66,6 +67,7 @@ class Hooks:
         self._costs = costs
         self.active: Any = None
         self.absorbs = True
+        self.plan_guard = PlanGuard(metrics) if settings.plan_guard else None
         self._pool = pool
         self._table = table
         self._limits = limits
@@ -104,6 +106,8 @@ class Hooks:
             self.admission.release()
         if not finding.agreed(windows if trimmed else [], self._agreement):
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
+            if trimmed is not None and self._sharing is not None:
+                self._sharing.renounce(trimmed.plan.lent)
         elif trimmed is not None:
             planner.trim(batch, windows, trimmed, self._metrics)
             if self._sharing is not None:
@@ -220,5 +224,8 @@ class Hooks:
         finding.cut_to_limits(windows, self._limits, self._metrics)
         if not any(window.spans for window in windows):
             return None
-        divide = None if self._sharing is None else self._sharing.divide
-        return planner.prepare(batch, windows, divide)
+        if self._sharing is None:
+            return planner.prepare(batch, windows)
+        trimmed = planner.prepare(batch, windows, self._sharing.divide)
+        self._sharing.secure(trimmed.plan.lent)
+        return trimmed

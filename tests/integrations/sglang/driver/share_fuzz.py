@@ -7,11 +7,13 @@ its positions hold, and SGLang's own sum of all slots is made.
 from __future__ import annotations
 
 import json
+import random
 import sys
 from array import array
 from types import SimpleNamespace
 from typing import Any
 
+from irminsul.integrations.sglang.share import lending, pages
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from share_parts import ENTRIES, REQUESTS, WIDTH, Parts
 from share_truth import SIZE
@@ -29,7 +31,19 @@ class Fuzz(Parts):
         self.questions = [self.text(self.random.randint(70, 150)) for _ in range(2)]
         self.told: list[list[int]] = []
         self.retracted: list[Any] = []
-        self.facts |= {"next_turns": 0, "ends": [0, 0, 0], "again": 0}
+        self.facts |= {"next_turns": 0, "ends": [0, 0, 0], "again": 0, "refused": 0}
+        self._allocator_refuses(random.Random(seed))
+
+    def _allocator_refuses(self, chance: random.Random) -> None:
+        """Let every other attempt to give pages back fail."""
+
+        def sometimes(*given: Any) -> None:
+            if chance.random() < 0.5:
+                self.facts["refused"] += 1
+                raise RuntimeError("asked to refuse pages")
+            pages.give_back(*given)
+
+        lending.give_back = sometimes
 
     def text(self, length: int) -> list[int]:
         return [self.random.randrange(2, 4096) for _ in range(length)]
@@ -124,6 +138,8 @@ class Fuzz(Parts):
         while self.running:
             self.end(self.running[0], 0)
             self.check()
+        while self.sharing._spare:
+            self.sharing._give_back()
         assert self.cache.protected_size() == self.sharing.tokens == 0
         assert sorted(self.sharing._unused) == list(range(1, ENTRIES + 1))
         assert self.rows.available_size() == REQUESTS

@@ -137,6 +137,7 @@ class Parts(Truth):
         for span, target in moved:
             self.move(span, target)
         histories = [planner._history(window) for window in windows]
+        self.sharing.secure(lent)
         self.sharing.lend(lent)
         for window, history in zip(windows, histories, strict=True):
             window.request.irm_moved = history

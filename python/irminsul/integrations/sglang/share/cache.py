@@ -21,8 +21,9 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
 from irminsul.attention import PAGE_SIZE
 from irminsul.integrations.sglang.compat import pool_row
-from irminsul.integrations.sglang.share.lending import Sharing, give_back
+from irminsul.integrations.sglang.share.lending import Sharing
 from irminsul.integrations.sglang.share.loans import Interval, Loan
+from irminsul.integrations.sglang.share.pages import give_back
 from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
 from irminsul.integrations.sglang.tree.nodes import record_of
 

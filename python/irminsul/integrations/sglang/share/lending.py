@@ -12,6 +12,7 @@ has one owner in the tree, as everywhere in SGLang.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from irminsul.integrations.sglang.batch.planner import Placed
 from irminsul.integrations.sglang.compat import pool_row
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.share.loans import Lent, Loan, Part
+from irminsul.integrations.sglang.share.pages import give_back
 from irminsul.integrations.sglang.share.tables import (
     MOST_CUTS,
     Borrowed,
@@ -63,13 +65,15 @@ class Sharing:
         self._loans: dict[int, Loan] = {}
         self._tokens = 0
         self._unused = list(range(tables.entries, 0, -1))
+        # Slots of pages that nobody needs and that the allocator did not take back yet.
+        self._spare: list[Tensor] = []
         # Entries of new loans, and rows of ended ones, in the order in which they came about.
         self._staged: list[Update | int] = []
 
     @property
     def tokens(self) -> int:
-        """Positions of running requests whose rows are not their own."""
-        return self._tokens
+        """Positions of running requests for which no slot is taken."""
+        return self._tokens - PAGE_SIZE * sum(map(len, self._spare))
 
     def at(self, row: int | None) -> Loan | None:
         """Return what the request at `row` of ``req_to_token`` borrows."""
@@ -98,26 +102,45 @@ class Sharing:
                 loan = self._loans.get(row)
                 number = unused.pop() if loan is None else loan.number
                 parts.append(_part(row, number, own, cores))
-        return moved, Lent(parts, self._update(parts)) if parts else None
+        return moved, Lent(parts, self._update(parts), _joined(parts)) if parts else None
+
+    def secure(self, lent: Lent | None) -> None:
+        """Lock the lenders of `lent` and take its entries; changes nothing when it raises.
+
+        Afterwards either `lend`, which cannot fail any more, or `renounce` is due.
+        """
+        if lent is None:
+            return
+        with ExitStack() as undo:
+            for part in lent.parts:
+                for node in part.nodes:
+                    self._cache.inc_lock_ref(node)
+                    undo.callback(self._cache.dec_lock_ref, node)
+                if part.row not in self._loans:
+                    self._unused.remove(part.number)
+                    undo.callback(self._unused.append, part.number)
+            undo.pop_all()
+
+    def renounce(self, lent: Lent | None) -> None:
+        """Undo `secure`."""
+        for part in () if lent is None else lent.parts:
+            for node in part.nodes:
+                self._cache.dec_lock_ref(node)
+            if part.row not in self._loans:
+                self._unused.append(part.number)
 
     def lend(self, lent: Lent | None) -> None:
-        """Lock the lenders and give back the slots that are not needed."""
+        """Say that requests borrow what was secured, and give back the slots this saves."""
         if lent is None:
             return
         for part in lent.parts:
             self._lend(part)
         self._staged.append(lent.update)
-        spare = torch.cat([slots for part in lent.parts for slots in part.spare])
-        give_back(self._cache.token_to_kv_pool_allocator, spare)
-        self._tell()
+        self._spare.append(lent.spare)
+        self._give_back()
 
     def _lend(self, part: Part) -> None:
-        loan = self._loans.get(part.row)
-        if loan is None:
-            self._unused.remove(part.number)
-            loan = self._loans[part.row] = Loan(part.row, part.number)
-        for node in part.nodes:
-            self._cache.inc_lock_ref(node)
+        loan = self._loans.setdefault(part.row, Loan(part.row, part.number))
         loan.nodes += part.nodes
         loan.borrowed += part.runs
         table = self._cache.req_to_token_pool.req_to_token
@@ -128,6 +151,17 @@ class Sharing:
         tokens = sum(run.end - run.start for run in part.runs)
         self._tokens += tokens
         self._metrics.add("borrowed_tokens", tokens)
+
+    def _give_back(self) -> None:
+        """Give spare pages to the allocator; what it refuses stays taken until the next time."""
+        try:
+            while self._spare:
+                give_back(self._cache.token_to_kv_pool_allocator, self._spare[0])
+                del self._spare[0]
+        except Exception:
+            self._metrics.fallback("lending", "pages that are read elsewhere stay taken for now")
+        self._metrics.gauge("borrowing_requests", len(self._loans))
+        self._metrics.gauge("saved_slots", self.tokens)
 
     def _update(self, parts: Sequence[Part]) -> Update:
         """Return the tables' entries of requests with what they borrow already and will."""
@@ -170,14 +204,11 @@ class Sharing:
         self._tokens -= loan.tokens
         # In order with what is staged later: the row and the entry may be given out again at once.
         self._staged.append(loan.row)
-        self._tell()
-
-    def _tell(self) -> None:
-        self._metrics.gauge("borrowing_requests", len(self._loans))
-        self._metrics.gauge("saved_slots", self._tokens)
+        self._give_back()
 
     def forget_lenders(self) -> None:
-        """Unlock nothing any more: the tree was emptied."""
+        """Unlock nothing and give nothing back any more: tree and allocator were emptied."""
+        self._spare.clear()
         for loan in self._loans.values():
             loan.nodes = []
 
@@ -205,6 +236,10 @@ class Sharing:
                 break
             cores[span.start] = core, run
         return cores
+
+
+def _joined(parts: Sequence[Part]) -> Tensor:
+    return torch.cat([slots for part in parts for slots in part.spare])
 
 
 def _part(row: int, number: int, own: Sequence[tuple[Span, Tensor]], cores: Cores) -> Part:
@@ -241,28 +276,6 @@ def _ends(core: Span) -> list[Any]:
         for node, below in zip(nodes, following, strict=True)
         if below is None or below.parent is not node
     ]
-
-
-def give_back(allocator: Any, heads: Tensor) -> None:
-    """Free the pages that `heads` stand in, one slot of each, without waiting for the device."""
-    pages = heads.to(torch.int64) // PAGE_SIZE
-    if hasattr(allocator, "free_page_ids"):
-        allocator.free_page_ids(pages)
-    elif _holds_back(allocator):
-        allocator.free(pages * PAGE_SIZE)
-    elif allocator.need_sort:
-        # As `free` does once it has found out, at the price of a wait, which pages they are.
-        allocator.release_pages = torch.cat((pages, allocator.release_pages))
-    else:
-        allocator.free_pages = torch.cat((pages, allocator.free_pages))
-
-
-def _holds_back(allocator: Any) -> bool:
-    """Return whether what is freed now is to be freed later, with others."""
-    if hasattr(allocator, "is_not_in_free_group"):
-        return not allocator.is_not_in_free_group
-    # 0.5.19: None, or what has been held back so far.
-    return allocator.free_group is not None
 
 
 def _edges(span: Span, slots: Tensor, core: Span | None) -> Placed:

@@ -99,7 +99,10 @@ class Lent:
         Of each request that borrows.
     update : Update
         Their tiles, old and new.
+    spare : Tensor, int64, [pages]
+        A slot of each page that they will not need.
     """
 
     parts: list[Part]
     update: Update
+    spare: Tensor

@@ -56,7 +56,8 @@ def check(context: Any, options: Settings) -> None:
 
 def connect(cache: Any, context: Any, options: Settings, metrics: Metrics) -> None:
     """Let requests of `cache` borrow; `check` has passed."""
-    from irminsul.integrations.sglang.share.lending import Sharing, give_back
+    from irminsul.integrations.sglang.share.lending import Sharing
+    from irminsul.integrations.sglang.share.pages import give_back
 
     # An allocator that cannot do this must stop the start, not the first batch that borrows.
     nothing = cache.req_to_token_pool.req_to_token.new_empty(0)

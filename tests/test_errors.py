@@ -2,8 +2,9 @@
 
 import inspect
 
+import numpy as np
 import pytest
-from irminsul import errors
+from irminsul import _core, chunk, errors
 
 KINDS = {
     "InvalidTokens": ValueError,
@@ -14,6 +15,7 @@ KINDS = {
     "NativeUnavailable": ImportError,
     "CudaError": RuntimeError,
     "HostMismatch": RuntimeError,
+    "InternalError": RuntimeError,
     "Unsupported": RuntimeError,
 }
 
@@ -31,3 +33,18 @@ def test_every_error_class_is_exported() -> None:
 
 def test_an_unknown_node_prints_its_message_without_quotes() -> None:
     assert str(errors.UnknownNode("no live node 5")) == "no live node 5"
+
+
+def test_a_panic_of_the_core_is_an_exception_that_a_host_can_survive(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(errors.InternalError, match=r"the core failed \(lost a node\); .* a bug"):
+        _core._panic("lost a node")
+    assert "lost a node" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint16])
+def test_more_tokens_than_memory_are_refused_and_do_not_end_the_process(dtype: type) -> None:
+    tokens = np.broadcast_to(dtype(1), (1 << 44,))
+    with pytest.raises(MemoryError, match=f"no memory for {1 << 44} tokens"):
+        chunk(tokens)

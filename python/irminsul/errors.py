@@ -9,6 +9,7 @@ __all__ = [
     "DuplicateNode",
     "EngineFailed",
     "HostMismatch",
+    "InternalError",
     "InvalidParams",
     "InvalidSlots",
     "InvalidTensor",
@@ -92,6 +93,13 @@ class CudaError(IrminsulError, RuntimeError):
 
 class HostMismatch(IrminsulError, RuntimeError):
     """The serving engine is not one that this version of irminsul can work with."""
+
+
+class InternalError(IrminsulError, RuntimeError):
+    """A bug in the Rust core ended one call; the object it was made on is best given up.
+
+    It is an `Exception`, so that a host which survives a plugin's errors survives this one too.
+    """
 
 
 class EngineFailed(IrminsulError, RuntimeError):

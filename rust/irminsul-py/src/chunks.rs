@@ -158,7 +158,7 @@ pub(crate) fn chunk(
         return chunks.map(Chunks::from);
     }
     let ids = token_ids(tokens)?;
-    let core = detached(tokens.py(), ids.len(), || irminsul::chunk(&ids, &params));
+    let core = detached(tokens.py(), ids.len(), || irminsul::chunk(&ids, &params))?;
     Ok(Chunks::from(core))
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn chunk_many(
             .map(|text| irminsul::chunk(text, &params))
             .collect::<Vec<_>>()
     };
-    Ok(detached(prompts.py(), total, work)
+    Ok(detached(prompts.py(), total, work)?
         .into_iter()
         .map(Chunks::from)
         .collect())

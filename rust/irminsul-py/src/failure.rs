@@ -3,8 +3,10 @@
 //! Knows nothing of algorithms; every other file returns a `Failure` and never names an exception class.
 
 use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use irminsul::Error;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -32,8 +34,31 @@ pub(crate) enum Failure {
         value: String,
         allowed: &'static str,
     },
+    /// The core panicked, which is a bug of its own.
+    Internal { reason: String },
+    /// Memory for this many tokens cannot be had.
+    Memory { tokens: usize },
     /// Python raised by itself; handed on as it is.
     Python(PyErr),
+}
+
+/// Runs `work` of the core. A panic becomes a failure: what PyO3 would raise for it is no `Exception`, so that a
+/// host which survives every error of a plugin would still end.
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Failure> {
+    // Locks that a panic poisons are used on, and whoever sees the failure gives the registry up.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        Failure::Internal {
+            reason: text.unwrap_or("no reason given").to_owned(),
+        }
+    })
+}
+
+/// What a bug in the core looks like from Python; for tests.
+#[pyfunction]
+pub(crate) fn _panic(py: Python<'_>, reason: &str) -> Result<(), Failure> {
+    py.detach(|| caught(|| panic!("{reason}")))
 }
 
 impl From<Error> for Failure {
@@ -51,7 +76,8 @@ impl From<PyErr> for Failure {
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         let class = match &failure {
-            Failure::Python(_) => "",
+            Failure::Python(_) | Failure::Memory { .. } => "",
+            Failure::Internal { .. } => "InternalError",
             Failure::Core(Error::UnknownNode { .. }) => "UnknownNode",
             Failure::Core(Error::DuplicateNode { .. }) => "DuplicateNode",
             Failure::Core(Error::RegistryFull { .. }) => "RegistryFull",
@@ -68,6 +94,7 @@ impl From<Failure> for PyErr {
         };
         match failure {
             Failure::Python(error) => error,
+            Failure::Memory { .. } => PyMemoryError::new_err(failure.to_string()),
             failure => raise(class, failure.to_string()),
         }
     }
@@ -93,6 +120,11 @@ impl std::fmt::Display for Failure {
         match self {
             Self::Core(error) => error.fmt(f),
             Self::Python(error) => error.fmt(f),
+            Self::Internal { reason } => write!(
+                f,
+                "the core failed ({reason}); this is a bug, please report it with this text"
+            ),
+            Self::Memory { tokens } => write!(f, "no memory for {tokens} tokens"),
             Self::NotAnInteger { index, type_name } => {
                 write!(
                     f,

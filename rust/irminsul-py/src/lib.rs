@@ -43,6 +43,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<piece::Piece>()?;
     module.add_function(wrap_pyfunction!(chunks::chunk, module)?)?;
     module.add_function(wrap_pyfunction!(chunks::chunk_many, module)?)?;
+    module.add_function(wrap_pyfunction!(failure::_panic, module)?)?;
     fork::register(module)?;
     Ok(())
 }

@@ -72,7 +72,7 @@ pub(crate) fn small_ints(list: &Bound<'_, PyList>) -> Option<Tokens> {
     // Without a global lock, another thread could resize the list meanwhile.
     with_critical_section(list, || {
         let len = list.len();
-        let mut ids = Tokens::with_room(len);
+        let mut ids = Tokens::with_room(len).ok()?;
         for index in 0..len {
             // Safety: `index` is below the length, no Python code runs in between, and the item
             // stays alive as long as the list, which nobody else can change now.

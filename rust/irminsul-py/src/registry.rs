@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 use irminsul::Entry;
 
 use crate::chunk_params::ChunkParams;
-use crate::failure::Failure;
+use crate::failure::{Failure, caught};
 use crate::namespace::{Field, Namespace};
 use crate::numbers::{unsigned, unsigned_or};
 use crate::policy::Policy;
@@ -74,11 +74,12 @@ impl Registry {
         &self,
         py: Python<'_>,
         work: impl Send + FnOnce(&irminsul::Registry) -> T,
-    ) -> T {
+    ) -> Result<T, Failure> {
+        let work = || caught(|| work(&self.0));
         if self.may_wait() {
-            py.detach(|| work(&self.0))
+            py.detach(work)
         } else {
-            work(&self.0)
+            work()
         }
     }
 }
@@ -171,7 +172,7 @@ impl Registry {
         let base_position = match (base_position, parent) {
             (Some(position), _) => unsigned("base_position", position, "0 to 2**62")?,
             (None, Some(parent)) => {
-                self.in_turn(tokens.py(), |registry| registry.end_position(parent))?
+                self.in_turn(tokens.py(), |registry| registry.end_position(parent))??
             }
             (None, None) => 0,
         };
@@ -185,10 +186,10 @@ impl Registry {
         let work = || self.0.add(&entry);
         let py = tokens.py();
         Ok(if self.may_wait() {
-            py.detach(work)
+            py.detach(|| caught(work))
         } else {
             detached(py, ids.len(), work)
-        }?)
+        }??)
     }
 
     /// Record one node without a parent: ``add(location, None, tokens, ...)``.
@@ -238,7 +239,7 @@ impl Registry {
             unsigned("node", node, NODE)?,
             unsigned("new_node", new_node, NODE)?,
         );
-        Ok(self.in_turn(py, |registry| registry.split(node, at, new_node))?)
+        Ok(self.in_turn(py, |registry| registry.split(node, at, new_node))??)
     }
 
     /// Remove a node at once, also when a plan pins it; its children live on.
@@ -250,31 +251,31 @@ impl Registry {
     fn remove(&self, node: &Bound<'_, PyAny>) -> Result<(), Failure> {
         let py = node.py();
         let node = unsigned("node", node, NODE)?;
-        Ok(self.in_turn(py, |registry| registry.remove(node))?)
+        Ok(self.in_turn(py, |registry| registry.remove(node))??)
     }
 
     /// Remove a node if it is live, and return whether it was.
     fn discard(&self, node: &Bound<'_, PyAny>) -> Result<bool, Failure> {
         let py = node.py();
         let node = unsigned("node", node, NODE)?;
-        Ok(self.in_turn(py, |registry| registry.discard(node)))
+        self.in_turn(py, |registry| registry.discard(node))
     }
 
-    fn __contains__(&self, node: &Bound<'_, PyAny>) -> bool {
+    fn __contains__(&self, node: &Bound<'_, PyAny>) -> Result<bool, Failure> {
         let py = node.py();
         let contains = |node| self.in_turn(py, |registry| registry.contains(node));
-        node.extract().is_ok_and(contains)
+        node.extract().map_or(Ok(false), contains)
     }
 
     /// Remove every node of a namespace, and return how many there were.
-    fn forget(&self, py: Python<'_>, namespace: &Bound<'_, Namespace>) -> usize {
+    fn forget(&self, py: Python<'_>, namespace: &Bound<'_, Namespace>) -> Result<usize, Failure> {
         let namespace = &namespace.get().core;
-        py.detach(|| self.0.forget(namespace))
+        py.detach(|| caught(|| self.0.forget(namespace)))
     }
 
     /// Remove everything.
-    fn clear(&self, py: Python<'_>) {
-        py.detach(|| self.0.clear());
+    fn clear(&self, py: Python<'_>) -> Result<(), Failure> {
+        py.detach(|| caught(|| self.0.clear()))
     }
 
     /// Plan the reuse of recorded rows for a prompt.
@@ -320,7 +321,7 @@ impl Registry {
         let prefix_len = prefix_len.map_or(Ok(0), |len| unsigned("prefix_len", len, SIZE))?;
         let namespace = &namespace.get().core;
         let work = || self.0.lookup(&ids, namespace, prefix_len);
-        Ok(ReusePlan::new(detached(tokens.py(), ids.len(), work)?))
+        Ok(ReusePlan::new(detached(tokens.py(), ids.len(), work)??))
     }
 
     /// Limit what a tenant may take.
@@ -347,17 +348,22 @@ impl Registry {
     /// irminsul.errors.QuotaExceeded: tenant "a" has 0 of 100 tokens and needs 101 more; release its plans, remove some of its nodes, or raise its quota
     #[pyo3(signature = (quota, *, tenant=None), text_signature = "($self, quota, *, tenant=None)")]
     #[allow(clippy::needless_pass_by_value)] // Extracted values are handed over by PyO3.
-    fn set_quota(&self, py: Python<'_>, quota: Option<PyRef<'_, Quota>>, tenant: Option<Field>) {
+    fn set_quota(
+        &self,
+        py: Python<'_>,
+        quota: Option<PyRef<'_, Quota>>,
+        tenant: Option<Field>,
+    ) -> Result<(), Failure> {
         let quota = quota.map(|quota| quota.0);
         let tenant = tenant.as_ref().map(Field::as_bytes);
-        self.in_turn(py, |registry| registry.set_quota(tenant, quota));
+        self.in_turn(py, |registry| registry.set_quota(tenant, quota))
     }
 
     /// Return what a tenant holds, as a new dict: nodes, entries, tokens, pins.
     #[pyo3(signature = (tenant), text_signature = "($self, tenant)")]
     #[allow(clippy::needless_pass_by_value)]
     fn usage<'py>(&self, py: Python<'py>, tenant: Field) -> PyResult<Bound<'py, PyDict>> {
-        let usage = self.in_turn(py, |registry| registry.usage(tenant.as_bytes()));
+        let usage = self.in_turn(py, |registry| registry.usage(tenant.as_bytes()))?;
         let counts = PyDict::new(py);
         counts.set_item("nodes", usage.nodes)?;
         counts.set_item("entries", usage.entries)?;
@@ -368,7 +374,7 @@ impl Registry {
 
     /// Return counts of what is held and was done, as a new dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.in_turn(py, irminsul::Registry::stats);
+        let stats = self.in_turn(py, irminsul::Registry::stats)?;
         let counts = PyDict::new(py);
         counts.set_item("nodes", stats.nodes)?;
         counts.set_item("runs", stats.runs)?;
@@ -386,11 +392,11 @@ impl Registry {
         Ok(counts)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        let stats = self.in_turn(py, irminsul::Registry::stats);
-        format!(
+    fn __repr__(&self, py: Python<'_>) -> Result<String, Failure> {
+        let stats = self.in_turn(py, irminsul::Registry::stats)?;
+        Ok(format!(
             "Registry({} nodes, {} of {} tokens)",
             stats.nodes, stats.tokens, stats.capacity_tokens
-        )
+        ))
     }
 }

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::compute::Compute;
+use crate::failure::{Failure, caught};
 use crate::reuse::Reuse;
 
 /// What to do for each prompt position behind the exact prefix.
@@ -69,13 +70,13 @@ impl ReusePlan {
     /// -------
     /// bool
     ///     True when no segment changed.
-    fn revalidate(&self) -> bool {
-        self.core().revalidate()
+    fn revalidate(&self) -> Result<bool, Failure> {
+        caught(|| self.core().revalidate())
     }
 
     /// Let the nodes be evicted. The segments stay readable.
-    fn release(&self) {
-        self.core().release();
+    fn release(&self) -> Result<(), Failure> {
+        caught(|| self.core().release())
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -83,8 +84,8 @@ impl ReusePlan {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-        self.release();
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        self.release()
     }
 
     fn __repr__(&self) -> String {

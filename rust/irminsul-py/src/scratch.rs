@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::ops::Deref;
 
+use crate::failure::Failure;
+
 /// Longest buffer that a thread keeps, in tokens: 4 MiB.
 const KEPT_TOKENS: usize = 1 << 20;
 
@@ -19,12 +21,14 @@ pub(crate) struct Tokens(Vec<u32>);
 
 impl Tokens {
     /// No tokens, with room for `len`.
-    pub(crate) fn with_room(len: usize) -> Self {
+    pub(crate) fn with_room(len: usize) -> Result<Self, Failure> {
         // Without a spare (the thread ends), there is only less to use again.
         let mut spare = SPARE.try_with(Cell::take).unwrap_or_default();
         spare.clear();
-        spare.reserve(len);
-        Self(spare)
+        spare
+            .try_reserve(len)
+            .map_err(|_| Failure::Memory { tokens: len })?;
+        Ok(Self(spare))
     }
 
     pub(crate) fn push(&mut self, token: u32) {

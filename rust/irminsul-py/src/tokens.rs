@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, caught};
 use crate::raw::{self, Items};
 use crate::scratch::Tokens;
 use crate::wide::{Id, Wide};
@@ -21,11 +21,15 @@ use crate::wide::{Id, Wide};
 pub(crate) const DETACH_TOKENS: usize = 8192;
 
 /// Runs `work`, without the interpreter lock when there are many tokens.
-pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl Send + FnOnce() -> T) -> T {
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    len: usize,
+    work: impl Send + FnOnce() -> T,
+) -> Result<T, Failure> {
     if len > DETACH_TOKENS {
-        py.detach(work)
+        py.detach(|| caught(work))
     } else {
-        work()
+        caught(work)
     }
 }
 
@@ -84,7 +88,7 @@ fn from_items<'py>(
     len: usize,
     items: impl Iterator<Item = Bound<'py, PyAny>>,
 ) -> Result<Tokens, Failure> {
-    let mut tokens = Tokens::with_room(len);
+    let mut tokens = Tokens::with_room(len)?;
     for (index, item) in items.enumerate() {
         tokens.push(token_id(index, &item)?);
     }
@@ -207,7 +211,7 @@ fn narrow<T: Id>(py: Python<'_>, buffer: &PyBuffer<T>) -> Result<Tokens, Failure
 where
     Wide: From<T>,
 {
-    let mut tokens = Tokens::with_room(buffer.item_count());
+    let mut tokens = Tokens::with_room(buffer.item_count())?;
     let mut outside = 0;
     let low = |value: T| {
         let Wide(wide) = Wide::from(value);
@@ -278,7 +282,7 @@ where
     Wide: From<T>,
 {
     let items = Items::new(buffer)?;
-    let (chunks, outside) = detached(py, items.len(), || {
+    let cut = detached(py, items.len(), || {
         let mut chunker = Chunker::new(params);
         let mut outside = 0;
         let narrow = |at: usize, room: &mut [u32]| {
@@ -291,9 +295,9 @@ where
         chunker.push_with(items.len(), narrow, |at| items.place(at).cast());
         (chunker.finish(), outside)
     });
-    Some(if outside == 0 {
-        Ok(chunks)
-    } else {
-        Err(out_of_range(py, buffer))
+    Some(match cut {
+        Ok((chunks, 0)) => Ok(chunks),
+        Ok(_) => Err(out_of_range(py, buffer)),
+        Err(failure) => Err(failure),
     })
 }

@@ -6,7 +6,7 @@ from array import array
 from typing import Any
 
 import pytest
-from irminsul import Policy, Registry, Reuse
+from irminsul import Policy, Registry, Reuse, _core
 from irminsul.integrations.sglang.admission import finding
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.spans import Window
@@ -138,3 +138,22 @@ def test_ids_that_are_no_tokens_are_skipped() -> None:
     window = Window(request(ids(60, 2) + ids(200, 3) + ids(9, 4)), 0, 269)
     finding.find_spans(window, mirror, NAMESPACE, LIMITS, Metrics(60.0))
     assert window.spans == []
+
+
+class Failing:
+    """A registry whose core has a bug: every call ends as a panic does."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: _core._panic(f"{name} lost a node")
+
+
+def test_a_bug_in_the_core_ends_reuse_and_not_the_host() -> None:
+    mirror, node = mirrored(ids(300, 1))
+    registry, mirror.registry = mirror.registry, Failing()
+    mirror.guard(mirror.delete, node)
+    assert mirror.broken
+    mirror.clear()
+    assert mirror.broken  # It could not be emptied.
+    mirror.registry = registry
+    mirror.clear()
+    assert not mirror.broken

@@ -9,6 +9,7 @@ with the live node, so that a mistake here costs a hit and never serves another 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from array import array
 from collections.abc import Callable, Iterable
@@ -124,10 +125,14 @@ class TreeMirror:
         set_record(node, None)
 
     def clear(self) -> None:
-        """Forget everything; the tree is empty."""
+        """Forget everything; the tree is empty. A registry that cannot be emptied stays unused."""
         self._owners.clear()
-        self.registry.clear()
-        self.broken = False
+        try:
+            self.registry.clear()
+        except IrminsulError:
+            self.broken = True
+        else:
+            self.broken = False
         self.version += 1
         self.changes += 1
 
@@ -145,7 +150,8 @@ class TreeMirror:
         self.broken = True
         self.changes += 1
         self._owners.clear()
-        self.registry.clear()
+        with contextlib.suppress(IrminsulError):  # What failed once may fail here again.
+            self.registry.clear()
         self._metrics.fallback(reason, "%s", message)
 
     def rows(self, reuse: Reuse, tokens: array[int]) -> list[Rows] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.integrations.sglang.batch import numbers
 from irminsul.integrations.sglang.spans import Span, Window
@@ -84,6 +84,7 @@ def both(windows: list[Window], slots: torch.Tensor, ids: torch.Tensor) -> tuple
     )
 
 
+@settings(deadline=None)
 @given(_windows)
 def test_the_kernel_is_given_what_plain_torch_makes(given: Any) -> None:
     windows = [window_of(*one) for one in given]

@@ -76,7 +76,7 @@ class Server:
         }
         if backend == "irminsul":
             arguments["radix_cache_backend"] = "irminsul"
-        self.backend = backend
+        self.backend, self.warm = backend, False
         self.engine = sglang.Engine(**{**arguments, **options})
 
     def serve(self, ids: Ids, rid: str = "", tokens: int = 1, **fields: Any) -> Reply:

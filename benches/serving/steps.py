@@ -58,7 +58,8 @@ def _compared(bench: Bench, prompts: Prompts, cases: dict[str, Any], bars: Any) 
     """Take all cases in turn and return one row per bar: number, case, rival, what is asked."""
     server = bench.server("irminsul")
     # The first seconds of an engine compile kernels and run at half speed.
-    interleaved(server, prompts, cases, 6, Clock(1e9))
+    interleaved(server, prompts, cases, 2 if server.warm else 6, Clock(1e9))
+    server.warm = True
     taken = interleaved(server, prompts, cases, bench.samples, bench.clock)
     first = {name: [reply.first for reply in replies] for name, replies in taken.items()}
     rows = []

@@ -24,7 +24,7 @@ def release(request: pytest.FixtureRequest) -> Sources:
 def wrong(release: Sources) -> list[str]:
     """Say everything that does not fit, as the check at the start of a server would."""
     found = []
-    for target, wanted in attributes.CALLS.items():
+    for target, wanted in (attributes.CALLS | attributes.OPTIONAL).items():
         try:
             names = release.parameters(target) if wanted else release.find(target)
         except LookupError as error:

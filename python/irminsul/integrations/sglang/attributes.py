@@ -43,6 +43,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "mem_cache.allocator.TokenToKVPoolAllocator.get_kvcache": ("self",),
     "mem_cache.allocator.PagedTokenToKVPoolAllocator.get_kvcache": ("self",),
     "configs.model_config.AttentionArch.MLA": (),
+    "layers.attention.attention_registry.ATTENTION_BACKENDS": (),
     "layers.attention.attention_registry.register_attention_backend": ("name",),
     "server_args.add_attention_backend_choices": (),
     "server_args.ATTENTION_BACKEND_CHOICES": (),
@@ -60,6 +61,11 @@ CALLS: dict[str, tuple[str, ...]] = {
     "AttnForwardMethod.MHA_ONE_SHOT": (),
     "models.deepseek_common.attention_forward_methods.forward_methods."
     "AttnForwardMethod.MHA_CHUNKED_KV": (),
+}
+
+# The same, looked at only where an engine uses them: irminsul serves without them.
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "layers.attention.flashinfer_mla_backend.fast_mla_decode_plan": ("self", "qo_indptr_cpu"),
 }
 
 # Classes -> what irminsul reads or writes on their instances: declared there, or assigned to self.

@@ -56,6 +56,11 @@ def rows() -> list[Row]:
     return found
 
 
+def optional_row(target: str) -> Row:
+    """Check one attribute that irminsul can do without, see `attributes.OPTIONAL`."""
+    return _call_row(target, attributes.OPTIONAL[target])
+
+
 def server_value(server_args: Any, name: str, default: Any = None) -> Any:
     """Return a server argument as SGLang resolved it, or `default` where it has none."""
     try:

@@ -35,6 +35,7 @@ _HELP = {
     "dropped_spans": "Spans computed after all because a limit on rows was reached.",
     "unprofitable_spans": "Spans computed after all because moving them would take longer.",
     "evicted_spans": "Spans computed after all because their donors had left the tree.",
+    "late_plans": "Decode plans of flashinfer that waited for the copy of the last one.",
     "registry_evictions": "Donors that the registry forgot to make room.",
     "fallback": "Times reuse was given up, by reason.",
     "tier_reused_tokens": "Prompt tokens whose rows came from host memory, part of reused_tokens.",

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from irminsul.integrations.sglang import runtime
+from irminsul.integrations.sglang import plan_guard, runtime
 from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.tree import tenancy
 
@@ -53,6 +53,7 @@ def register() -> None:
     if BACKEND in registered_radix_cache_backends():
         return
     registration.register()
+    plan_guard.install()
     register_radix_cache_backend(BACKEND, _build)
     HookRegistry.register(_ADD_ONE, _around_add_one, HookType.AROUND)
     HookRegistry.register(_ADD_CHUNKED, _around_add_chunked, HookType.AROUND)

@@ -65,6 +65,8 @@ class Settings:
         Longest time in seconds that a request waits for rows from the store without news.
     gather
         Seconds without an arrival for which mostly known requests wait for others of their burst.
+    plan_guard
+        Before SGLang's flashinfer backend plans a decode step, wait for the copy of its last plan.
     log_interval
         Seconds between two log lines of one kind on the data path.
     test_no_tree_match, test_planner_raises
@@ -112,6 +114,7 @@ class Settings:
     pool_device: str = ""
     pool_wait: float = 0.04
     gather: float = 0.002
+    plan_guard: bool = True
     log_interval: float = 60.0
     test_no_tree_match: str = ""
     test_planner_raises: str = ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from irminsul import ChunkParams, Policy, Registry, __version__, native
 from irminsul.errors import HostMismatch, Unsupported
-from irminsul.integrations.sglang import compat, plugin, runtime, settings
+from irminsul.integrations.sglang import compat, plan_guard, plugin, runtime, settings
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.attention import registration
@@ -134,6 +134,7 @@ def _build(context: Any, options: Settings) -> Any:
     runtime.install(hooks)
     _announce(context, pool, table, options)
     _warn_of_slow_moves(pool.kv_buffer[0])
+    plan_guard.warn(context.server_args, options)
     return cache
 
 

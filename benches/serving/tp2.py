@@ -81,7 +81,7 @@ def engine(arguments: argparse.Namespace, form: str, dump: str) -> Any:
         options |= {
             "load_format": "auto" if weights else "dummy",
             "attention_backend": arguments.attention_backend,
-            "mem_fraction_static": 0.7,
+            "mem_fraction_static": 0.85,  # ranks may share a GPU; the pool's size is given
             "cuda_graph_max_bs_decode": 8,
         }
     if arguments.one_gpu:

@@ -122,7 +122,7 @@ def _gpu_arguments(model: str, **overrides: Any) -> dict[str, Any]:
         "grammar_backend": "none",
         "skip_tokenizer_init": True,
         "log_level": "warning",
-        "mem_fraction_static": 0.6,
+        "mem_fraction_static": 0.85,  # others may fill the GPU too; the pool has its size
         "cuda_graph_max_bs_decode": 16,
     }
     return {**defaults, **overrides}

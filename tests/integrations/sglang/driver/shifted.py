@@ -21,7 +21,8 @@ def run(host: Host) -> dict[str, Any]:
         facts[shift] = _moved(host, prompt, f"moved-{shift}-absorb")
         host.flush()
         host.run(writer.text(90) + document + writer.text(20), f"donor-{shift}")
-    facts["shifts"] = _shifts(host, writer)
+    if host.config.get("shifts", True):
+        facts["shifts"] = _shifts(host, writer)
     return facts
 
 

@@ -1,9 +1,8 @@
 """Random weights that attention reaches -> whether requests that borrow answer as over moved rows.
 
-Three engines: one moves rows, one lends them, and one lends them from a pool that is too small for
-its requests, some of which are aborted or retracted. Answers may part where two tokens are nearly
-as likely; how far logprobs differ says what is rounding, and what a page of other text changes
-says whether they would show a mistake.
+Two engines: one moves rows, one lends them. Answers may part where two tokens are nearly as likely;
+how far logprobs differ says what is rounding, and what a page of other text changes says whether
+they would show a mistake. `share_storm` has the pool that is too small.
 
     python benches/serving/share_answers.py --out benches/serving/results/share_answers.json
 """
@@ -25,12 +24,11 @@ from common import Ids, Prompts, Row, save, show, vocabulary
 
 TEXT, QUESTION, ANSWER = 1500, 48, 24
 BAR_ID = "backend.2-answers"
-_CHECKS = {
+CHECKS = {
     # SGLang's own sums and ownership checks, after every step.
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
 }
-_PRESSED = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "20"}
 
 
 class Drawn:
@@ -116,45 +114,7 @@ def sensitive(counts: dict[str, Any], usual: float) -> Row:
     )
 
 
-def pressed(engines: dict[str, Engine], drawn: Drawn, count: int) -> list[Row]:
-    """Borrowers on a pool too small for them, and requests in between that reuse nothing."""
-    requests, apart = list[dict[str, Any]](), list[int]()
-    for number in range(count):
-        if number % 3 == 2:
-            apart.append(len(requests))
-            requests += asked([drawn.fresh(300 + 17 * number)], f"apart-{number}", exact=True)
-            continue
-        text = drawn.texts[number % len(drawn.texts)]
-        more = {"abort": 0.05 * (number % 11)} if number % 8 == 0 else {}
-        requests += asked([drawn.over(text, 40 + 29 * number % 500)], f"p-{number}", **more)
-    storm = engines["pressed"]
-    storm("answers", asked([drawn.over(text, 90) for text in drawn.texts], "lender"), False)
-    ours = storm("answers", requests, True)
-    storm("flush")
-    calm = engines["copy"]("answers", [requests[n] for n in apart], False)
-    counts = summary([ours[n] for n in apart], calm)
-    cached = sum(1 for answer in ours if answer["cached"] > TEXT // 2)
-    going = [n for n, request in enumerate(requests) if "abort" not in request]
-    whole = sum(len(ours[n]["tokens"]) == ANSWER for n in going)
-    return [
-        row(
-            BAR_ID,
-            f"{count} requests on a small pool, aborts and retraction",
-            "answers of requests between borrowers that differ by rounding at most",
-            counts["answers"] if by_rounding(counts, USUAL_NOISE) else counts["equal"],
-            f"of {counts['answers']}",
-            rival="alone, moved rows",
-            bar=f"== {counts['answers']}",
-            samples=counts["answers"],
-            counts=counts,
-            borrowed=cached,
-            whole_answers=whole,
-            not_aborted=len(going),
-        )
-    ]
-
-
-def options(arguments: argparse.Namespace, pool: int) -> dict[str, Any]:
+def options(arguments: argparse.Namespace) -> dict[str, Any]:
     made: dict[str, Any] = {"model_path": arguments.model, "log_level": "warning"}
     if arguments.device == "cpu":
         from irminsul.demo import cpu_host
@@ -165,49 +125,43 @@ def options(arguments: argparse.Namespace, pool: int) -> dict[str, Any]:
     else:
         made |= {"mem_fraction_static": 0.9, "cuda_graph_max_bs_decode": 32}
     ours = {"attention_backend": "irminsul", "radix_cache_backend": "irminsul", "page_size": 64}
-    return {**made, **ours, "max_total_tokens": pool, **json.loads(arguments.engine)}
+    return {**made, **ours, "max_total_tokens": arguments.pool, **json.loads(arguments.engine)}
 
 
-def start(arguments: argparse.Namespace) -> dict[str, Engine]:
-    """Start the three engines at the same time."""
+def start(
+    arguments: argparse.Namespace, made: dict[str, tuple[dict[str, Any], dict[str, str]]]
+) -> dict[str, Engine]:
+    """Start engines at the same time, each with arguments and variables of its own."""
     cpu: dict[str, str] = {}
     if arguments.device == "cpu":
         from irminsul.demo import cpu_host
 
         cpu = cpu_host.environment(page_size=64)
-    small = {"schedule_conservativeness": 0.05}
-    made = {
-        "copy": ({}, {"IRMINSUL_REUSE": "copy"}, arguments.pool),
-        "share": ({}, {"IRMINSUL_REUSE": "share", **_CHECKS}, arguments.pool),
-        "pressed": (
-            small,
-            {"IRMINSUL_REUSE": "share", **_CHECKS, **_PRESSED},
-            arguments.small,
-        ),
-    }
     engines = {}
-    for place, (name, (more, environment, pool)) in enumerate(made.items()):
-        given = {**options(arguments, pool), **more, "port": 33_000 + 300 * place}
+    for place, (name, (more, environment)) in enumerate(made.items()):
+        given = {**options(arguments), "port": 33_000 + 300 * place, **more}
         log = arguments.logs / f"share-{name}.log"
-        environment |= {"IRMINSUL_TEST_FORM": "1"} | cpu
-        engines[name] = Engine(name, given, ANSWER, log, **environment)
+        variables = {**environment, **cpu, "IRMINSUL_TEST_FORM": "1"}
+        engines[name] = Engine(name, given, ANSWER, log, **variables)
     for name, engine in engines.items():
         print(f"# {name} is up after {engine.wait()} s", flush=True)
     return engines
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", help="folder of a checkpoint; a small random one without")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--out", type=Path, help="results file to write")
-    parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--sessions", type=int, default=12)
-    parser.add_argument("--requests", type=int, default=45, help="on the small pool")
-    parser.add_argument("--pool", type=int, default=64 * 1023)
-    parser.add_argument("--small", type=int, default=64 * 191)
-    parser.add_argument("--engine", default="{}", help="JSON of engine arguments")
-    arguments = parser.parse_args()
+def parser(about: str, pool: int) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=about.splitlines()[0])
+    made.add_argument("--model", help="folder of a checkpoint; a small random one without")
+    made.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    made.add_argument("--out", type=Path, help="results file to write")
+    made.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
+    made.add_argument("--pool", type=int, default=pool, help="tokens")
+    made.add_argument("--engine", default="{}", help="JSON of engine arguments")
+    return made
+
+
+def parsed(given: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the arguments, with a model in any case."""
+    arguments = given.parse_args()
     if not arguments.model:
         from irminsul.demo.model import TinyModel
 
@@ -218,14 +172,16 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    arguments = parse()
-    engines, rows = start(arguments), list[Row]()
-    drawn = Drawn(arguments.model, 4)
+    made = parser(__doc__ or "", 64 * 1023)
+    made.add_argument("--sessions", type=int, default=12)
+    arguments = parsed(made)
+    share = {"IRMINSUL_REUSE": "share", **CHECKS}
+    engines = start(arguments, {"copy": ({}, {"IRMINSUL_REUSE": "copy"}), "share": ({}, share)})
+    rows = list[Row]()
     try:
-        for step, count in ((pressed, arguments.requests), (sessions, arguments.sessions)):
-            rows += step(engines, drawn, count)
-            if arguments.out:
-                save(arguments.out, rows)
+        rows += sessions(engines, Drawn(arguments.model, 4), arguments.sessions)
+        if arguments.out:
+            save(arguments.out, rows)
     finally:
         for engine in engines.values():
             engine.stop()

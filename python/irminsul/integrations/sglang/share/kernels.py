@@ -18,7 +18,7 @@ _PAGE = tl.constexpr(PAGE_SIZE)
 
 # Room for tiles changes with a batch's longest prompt; whether 16 divides it is worth no compile.
 @triton.jit(do_not_specialize=["capacity"])  # type: ignore[untyped-decorator]
-def _loan_tiles(  # type: ignore[no-untyped-def]
+def _irminsul_loan_tiles(  # type: ignore[no-untyped-def]
     slots,
     slots_stride,
     sequences,
@@ -96,7 +96,7 @@ def loan_tiles(
     rows = len(sequences)
     table = TileTable.room(rows, capacity, slots.device)
     if rows:
-        _loan_tiles[rows, triton.cdiv(capacity, _BLOCK)](
+        _irminsul_loan_tiles[rows, triton.cdiv(capacity, _BLOCK)](
             slots,
             slots.stride(0),
             sequences,

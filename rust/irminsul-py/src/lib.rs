@@ -43,7 +43,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<piece::Piece>()?;
     module.add_function(wrap_pyfunction!(chunks::chunk, module)?)?;
     module.add_function(wrap_pyfunction!(chunks::chunk_many, module)?)?;
-    module.add_function(wrap_pyfunction!(failure::_panic, module)?)?;
+    // Not a name that the module exports.
+    module.setattr("_panic", wrap_pyfunction!(failure::_panic, module)?)?;
     fork::register(module)?;
     Ok(())
 }

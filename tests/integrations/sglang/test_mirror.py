@@ -147,10 +147,15 @@ class Failing:
         return lambda *_, **__: _core._panic(f"{name} lost a node")
 
 
-def test_a_bug_in_the_core_ends_reuse_and_not_the_host() -> None:
+@pytest.mark.parametrize("change", ["record", "delete"])
+def test_a_bug_in_the_core_ends_reuse_and_not_the_host(change: str) -> None:
     mirror, node = mirrored(ids(300, 1))
     registry, mirror.registry = mirror.registry, Failing()
-    mirror.guard(mirror.delete, node)
+    if change == "record":
+        fresh = Node(ids(300, 2), object(), 0)
+        mirror.guard(mirror.record, fresh, fresh.parent, NAMESPACE, [])
+    else:
+        mirror.guard(mirror.delete, node)
     assert mirror.broken
     mirror.clear()
     assert mirror.broken  # It could not be emptied.

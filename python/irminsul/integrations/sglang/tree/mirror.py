@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irminsul import Namespace, Registry, Reuse
-from irminsul.errors import IrminsulError, UnknownNode
+from irminsul.errors import InternalError, IrminsulError, UnknownNode
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.tree import provenance
 from irminsul.integrations.sglang.tree.nodes import (
@@ -269,6 +269,8 @@ class TreeMirror:
             except UnknownNode:
                 # The registry dropped the parent to make room; these rows start a path.
                 self.registry.add(key, None, tokens, **common)
+        except InternalError:
+            raise  # The registry may hold half a node: `guard` gives it up.
         except IrminsulError:
             self._metrics.fallback("record", "%d tokens are no donors", part.length)
             return None

@@ -18,10 +18,6 @@ __device__ __forceinline__ void load_pair(const Args& args, Storage<C>& sm, Ring
   ring.advance();
 }
 
-__device__ __forceinline__ bool in_table(const Args& args, int delta) {
-  return delta < args.num_positions && -delta < args.num_positions;
-}
-
 // The k_r slab, what the tile is, and the angles of its delta, which stay in L2: spans that turn alike
 // have many tiles. `index`: of the tile in the table.
 template <class C>
@@ -31,7 +27,7 @@ __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring
   uint64_t* full = &sm.rope_full[ring.slot];
   const bool turned = args.has_turned && tile.delta != 0;
   sm.tiles[ring.slot] = TileInfo{tile.bounds, turned ? 0 : tile.delta, tile.pos0, first};
-  const bool turns = tile.delta != 0 && !turned && in_table(args, tile.delta);
+  const bool turns = tile.delta != 0 && !turned && in_table(tile.delta, args.num_positions);
   barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
   constexpr int SLAB = LATENT_DIM / SLAB_DIM;
   if (turned) {
@@ -224,7 +220,7 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
     const int bounds = tile.bounds;
     if (tile.first) pairs.advance(C::Q_PAIRS);
     if (const int delta = tile.delta; delta != 0) {
-      const Rotation rotation = in_table(args, delta)
+      const Rotation rotation = in_table(delta, args.num_positions)
                                     ? read_rotation(sm.angles[ropes.slot], delta, thread)
                                     : no_rotation();
       rotate_slab(sm.ropes[ropes.slot], rotation, args.interleaved, thread);

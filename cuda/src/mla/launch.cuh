@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "combine.cuh"
-#include "common/status.h"
+#include "common/early_launch.h"
 #include "config.h"
 #include "mla.h"
 
@@ -110,17 +110,8 @@ IrmStatus launch_combine(const IrmMlaAttentionParams& p, const Args& args, const
   combine.partial_lse = args.partial_lse;
   combine.out = args.out;
   combine.lse = args.lse;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(sms * COMBINE_BLOCKS_PER_SM);
-  config.blockDim = dim3(COMBINE_WARPS * 32);
-  config.stream = static_cast<cudaStream_t>(p.stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
-  IRM_TRY(cudaLaunchKernelEx(&config, mla_combine_kernel, combine));
-  return IRM_OK;
+  return EarlyLaunch{dim3(sms * COMBINE_BLOCKS_PER_SM), COMBINE_WARPS * 32, p.stream}.run(
+      mla_combine_kernel, combine);
 }
 
 }  // namespace irminsul::mla

@@ -65,18 +65,8 @@ IrmStatus launch_main(const IrmMlaAttentionParams& p, Args& args, int workers) {
   static_assert(BYTES <= 232448, "more shared memory than a block can have");
   IRM_TRY(cudaFuncSetAttribute(mla_attention_kernel<C>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES));
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(workers * args.blocks);
-  config.blockDim = dim3(C::THREADS);
-  config.dynamicSmemBytes = BYTES;
-  config.stream = static_cast<cudaStream_t>(p.stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
-  IRM_TRY(cudaLaunchKernelEx(&config, mla_attention_kernel<C>, args));
-  return IRM_OK;
+  return EarlyLaunch{dim3(workers * args.blocks), C::THREADS, p.stream, BYTES}.run(
+      mla_attention_kernel<C>, args);
 }
 
 }  // namespace
@@ -149,17 +139,7 @@ IrmStatus launch_turn(const IrmMlaTurnParams& p) noexcept {
                       p.num_positions,
                       p.interleaved};
   const int blocks = std::max(sms * TURN_BLOCKS_PER_SM / p.num_rows, 1);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks, p.num_rows);
-  config.blockDim = dim3(TURN_THREADS);
-  config.stream = static_cast<cudaStream_t>(p.stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
-  IRM_TRY(cudaLaunchKernelEx(&config, mla_turn_kernel, args));
-  return IRM_OK;
+  return EarlyLaunch{dim3(blocks, p.num_rows), TURN_THREADS, p.stream}.run(mla_turn_kernel, args);
 }
 
 IrmStatus launch_attention(const IrmMlaAttentionParams& p) noexcept {

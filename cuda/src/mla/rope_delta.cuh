@@ -27,6 +27,11 @@ __device__ __forceinline__ Rotation read_rotation(const float* angles, int delta
   return {{c.x, c.y, c.z, c.w}, {sign * s.x, sign * s.y, sign * s.z, sign * s.w}};
 }
 
+// Whether the table of angles has a row for `delta`.
+__device__ __forceinline__ bool in_table(int delta, int num_positions) {
+  return delta < num_positions && -delta < num_positions;
+}
+
 // A delta beyond the table of angles must not give what looks like an answer.
 __device__ __forceinline__ Rotation no_rotation() {
   const float nan = __int_as_float(0x7FFFFFFF);
@@ -53,6 +58,19 @@ __device__ __forceinline__ void rotate_words(uint32_t& first, uint32_t& second, 
   second = pack_bf16(y0 * cos0 + x0 * sin0, y1 * cos1 + x1 * sin1);
 }
 
+// A 16-byte chunk of interleaved pairs.
+__device__ __forceinline__ void turn_pairs(uint4& x, const Rotation& r) {
+  x.x = rotate_word(x.x, r.cos[0], r.sin[0]), x.y = rotate_word(x.y, r.cos[1], r.sin[1]);
+  x.z = rotate_word(x.z, r.cos[2], r.sin[2]), x.w = rotate_word(x.w, r.cos[3], r.sin[3]);
+}
+
+// Four first (x0, x1) and four second numbers (y0, y1) of half-split pairs.
+__device__ __forceinline__ void turn_halves(uint32_t& x0, uint32_t& x1, uint32_t& y0, uint32_t& y1,
+                                            const Rotation& r) {
+  rotate_words(x0, y0, r.cos[0], r.sin[0], r.cos[1], r.sin[1]);
+  rotate_words(x1, y1, r.cos[2], r.sin[2], r.cos[3], r.sin[3]);
+}
+
 // slab: [64 keys][64] bf16, 128-byte swizzle. fp32 arithmetic, one rounding to bf16.
 __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bool interleaved,
                                             int thread) {
@@ -63,8 +81,7 @@ __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bo
     for (int i = 0; i < PAGE_SIZE / 8; ++i) {
       uint4* words = reinterpret_cast<uint4*>(at + i * 1024);
       uint4 x = *words;
-      x.x = rotate_word(x.x, r.cos[0], r.sin[0]), x.y = rotate_word(x.y, r.cos[1], r.sin[1]);
-      x.z = rotate_word(x.z, r.cos[2], r.sin[2]), x.w = rotate_word(x.w, r.cos[3], r.sin[3]);
+      turn_pairs(x, r);
       *words = x;
     }
   } else {
@@ -75,8 +92,7 @@ __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bo
       uint2* a = reinterpret_cast<uint2*>(row + i * 1024 + first);
       uint2* b = reinterpret_cast<uint2*>(row + i * 1024 + second);
       uint2 x = *a, y = *b;
-      rotate_words(x.x, y.x, r.cos[0], r.sin[0], r.cos[1], r.sin[1]);
-      rotate_words(x.y, y.y, r.cos[2], r.sin[2], r.cos[3], r.sin[3]);
+      turn_halves(x.x, x.y, y.x, y.y, r);
       *a = x, *b = y;
     }
   }

@@ -30,27 +30,12 @@ struct TwoRotations {
 };
 
 __device__ __forceinline__ TwoRotations read_rotations(const TurnArgs& a, int delta, int chunk) {
-  if (delta >= a.num_positions || -delta >= a.num_positions) {
-    return {no_rotation(), no_rotation()};
-  }
+  if (!in_table(delta, a.num_positions)) return {no_rotation(), no_rotation()};
   const float* angles = a.cos_sin + int64_t{delta < 0 ? -delta : delta} * ROPE_DIM;
   // read_rotation takes the four pairs 4 (thread / 8) ..
   const int part = a.interleaved ? chunk : 2 * chunk;
   const int next = a.interleaved ? chunk + 4 : part + 1;
   return {read_rotation(angles, delta, 8 * part), read_rotation(angles, delta, 8 * next)};
-}
-
-__device__ __forceinline__ void turn_words(uint4& x, const Rotation& r) {
-  x.x = rotate_word(x.x, r.cos[0], r.sin[0]), x.y = rotate_word(x.y, r.cos[1], r.sin[1]);
-  x.z = rotate_word(x.z, r.cos[2], r.sin[2]), x.w = rotate_word(x.w, r.cos[3], r.sin[3]);
-}
-
-__device__ __forceinline__ void turn_halves(uint4& x, uint4& y, const TwoRotations& r) {
-  const Rotation &a = r.first, &b = r.second;
-  rotate_words(x.x, y.x, a.cos[0], a.sin[0], a.cos[1], a.sin[1]);
-  rotate_words(x.y, y.y, a.cos[2], a.sin[2], a.cos[3], a.sin[3]);
-  rotate_words(x.z, y.z, b.cos[0], b.sin[0], b.cos[1], b.sin[1]);
-  rotate_words(x.w, y.w, b.cos[2], b.sin[2], b.cos[3], b.sin[3]);
 }
 
 __device__ __forceinline__ void turn_tile(const TurnArgs& a, const Tile& tile, uint8_t* slab) {
@@ -63,9 +48,9 @@ __device__ __forceinline__ void turn_tile(const TurnArgs& a, const Tile& tile, u
     auto* to = reinterpret_cast<uint4*>(slab + row * ROPE_DIM * 2);
     uint4 x = from[chunk], y = from[chunk + 4];
     if (a.interleaved) {
-      turn_words(x, r.first), turn_words(y, r.second);
+      turn_pairs(x, r.first), turn_pairs(y, r.second);
     } else {
-      turn_halves(x, y, r);
+      turn_halves(x.x, x.y, y.x, y.y, r.first), turn_halves(x.z, x.w, y.z, y.w, r.second);
     }
     to[chunk] = x, to[chunk + 4] = y;
   }

@@ -6,10 +6,6 @@
 
 namespace irminsul::mla::fp8 {
 
-__device__ __forceinline__ bool in_table(const Args& args, int delta) {
-  return delta < args.num_positions && -delta < args.num_positions;
-}
-
 // The k_r slab and the angles of its delta.
 template <class C>
 __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring<C::ROPES>& ring,
@@ -17,7 +13,7 @@ __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring
   barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.rope_full[ring.slot];
   sm.rope_tiles[ring.slot] = tile;
-  const bool turns = tile.delta != 0 && in_table(args, tile.delta);
+  const bool turns = tile.delta != 0 && in_table(tile.delta, args.num_positions);
   barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
   cute::SM90_TMA_LOAD_3D::copy(&args.rows, full, args.key_policy, sm.ropes[ring.slot], int{ROPE_AT}, 0,
                                page);
@@ -90,7 +86,7 @@ __device__ __forceinline__ void rotating_warps(const Args& args, Storage<C>& sm,
       barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
       const int delta = sm.rope_tiles[ropes.slot].delta;
       if (delta != 0) {
-        const Rotation rotation = in_table(args, delta)
+        const Rotation rotation = in_table(delta, args.num_positions)
                                       ? read_rotation(sm.angles[ropes.slot], delta, thread)
                                       : no_rotation();
         rotate_slab(sm.ropes[ropes.slot], rotation, args.interleaved, thread);

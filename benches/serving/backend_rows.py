@@ -9,7 +9,7 @@ import statistics
 from typing import Any
 
 from agreement import by_rounding, summary
-from common import Row
+from rows import Row, row
 
 OURS = "irminsul"
 MOVED, HOLES = "moved", "holes at delta 0"
@@ -31,12 +31,6 @@ def rows_of(
         *memory_rows(found, contexts, tokens),
         *answer_rows(found),
     ]
-
-
-def row(bar_id: str, case: str, metric: str, value: float, unit: str, **more: Any) -> Row:
-    """Return a result row with all its fields."""
-    fields: Row = {"bar_id": bar_id, "case": case, "metric": metric, "value": value, "unit": unit}
-    return fields | {"rival": None, "rival_value": None, "bar": None, "samples": None} | more
 
 
 def decode_rows(found: Found, cases: list[tuple[int, int]]) -> list[Row]:

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from backend_engine import Engine
 from backend_rows import ALONE, CHANGED, HOLES, MOVED, Found, rows_of
-from common import Row, save, sessions, vocabulary
+from common import sessions, vocabulary
+from rows import Row, save
 
 GROUPS = "irminsul,flashinfer,irminsul+irminsul,flashinfer+irminsul;flashmla,triton"
 CASES = (

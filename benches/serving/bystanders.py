@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from backend_rows import row
-from common import Ids, Row
+from common import Ids
+from rows import Row, row
 
 ANSWER = 16  # tokens of an answer
 BEST = 10  # tokens at each place whose logprobs are compared

@@ -1,7 +1,6 @@
-"""SGLang engines on random weights -> timed requests, and medians as result rows.
+"""SGLang engines on random weights -> timed requests, cold prompts and others in turn.
 
-Must not know what a step measures. Every comparison is made of pairs taken in turn, so that drift
-of the machine falls on both sides alike; a row states the median of the pairwise ratios.
+Must not know what a step measures.
 """
 
 from __future__ import annotations
@@ -9,10 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import platform
-import shlex
-import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
-Row = dict[str, Any]
 SINK_TOKENS = 32  # rows computed at these positions stay where they are
 
 
@@ -240,42 +234,8 @@ def interleaved(
     return taken
 
 
-def ratio_row(
-    bar_id: str, case: str, mine: Sequence[float], rival: str, other: Sequence[float], bar: str
-) -> Row:
-    """Return the median of the pairwise ratios, where it lies at 95 %, and how far they spread.
-
-    The interval is that of order statistics, which supposes nothing of how ratios are distributed.
-    """
-    ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
-    off = round(0.98 * len(ratios) ** 0.5)
-    low, high = max(0, len(ratios) // 2 - off), min(len(ratios) - 1, len(ratios) // 2 + off)
-    return {
-        "bar_id": bar_id,
-        "case": case,
-        "metric": f"time to first token, ratio to {rival}",
-        "value": round(statistics.median(ratios), 4),
-        "unit": "1",
-        "rival": rival,
-        "rival_value": 1.0,
-        "bar": bar or None,
-        "samples": len(ratios),
-        "interval": [round(ratios[low], 4), round(ratios[high], 4)],
-        "spread": [round(ratios[len(ratios) // 10], 4), round(ratios[-1 - len(ratios) // 10], 4)],
-        "median_ms": round(statistics.median(mine) * 1e3, 2),
-        "rival_median_ms": round(statistics.median(other) * 1e3, 2),
-    }
-
-
 def vocabulary(model: str) -> int:
     return int(json.loads((Path(model) / "config.json").read_text())["vocab_size"])
-
-
-def machine() -> str:
-    import torch
-
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def energy_counter() -> Callable[[], float]:
@@ -295,22 +255,3 @@ def sessions(path: Path | str) -> list[list[Ids]]:
         for name in sorted(packed.files):
             found.setdefault(name.split("_")[0], []).append(packed[name].astype(np.int64))
     return list(found.values())
-
-
-def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
-    """Write `rows`, with the machine and the command that made them, and `more`, to `out`."""
-    command = shlex.join(["python", *sys.argv])
-    report = {"machine": machine(), "command": command, **more, "rows": rows}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print one short line per row."""
-    for row in rows:
-        extra = {k: row[k] for k in ("median_ms", "rival_median_ms", "spread") if k in row}
-        print(
-            f"{row['bar_id']:<12} {row['case']:<18} {row['metric']:<44} {row['value']:<9} "
-            f"bar {row.get('bar') or '-':<9} n={row['samples']:<4} {extra}",
-            flush=True,
-        )

@@ -24,9 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from backend_rows import row
-from common import Row, save, show
 from irminsul.demo.model import TinyModel
+from rows import Row, row, save, show
 
 DRIVER = Path(__file__).parents[2] / "tests" / "integrations" / "sglang" / "driver" / "main.py"
 SCENARIOS = ("exact", "shifted")

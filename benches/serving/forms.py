@@ -9,7 +9,8 @@ import itertools
 import statistics
 from typing import Any
 
-from common import Bench, Clock, Reply, Row, Server, interleaved
+from common import Bench, Clock, Reply, Server, interleaved
+from rows import Row, row
 
 SHORT = (512, 1024, 2048, 4096)  # prompt lengths at which moving may not pay
 
@@ -56,17 +57,14 @@ def _short(bench: Bench, server: Server, length: int) -> list[Row]:
 
 def _median_row(case: str, replies: list[Reply], length: int) -> Row:
     first = sorted(reply.first * 1e3 for reply in replies)
-    return {
-        "bar_id": "sglang.costs",
-        "case": case,
-        "metric": "time to first token",
-        "value": round(statistics.median(first), 3),
-        "unit": "ms",
-        "rival": None,
-        "rival_value": None,
-        "bar": None,
-        "samples": len(first),
-        "spread": [round(first[0], 3), round(first[-1], 3)],
-        "cached_tokens": int(statistics.median(reply.cached for reply in replies)),
-        "prompt_tokens": length,
-    }
+    return row(
+        "sglang.costs",
+        case,
+        "time to first token",
+        round(statistics.median(first), 3),
+        "ms",
+        samples=len(first),
+        spread=[round(first[0], 3), round(first[-1], 3)],
+        cached_tokens=int(statistics.median(reply.cached for reply in replies)),
+        prompt_tokens=length,
+    )

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import save
 from irminsul import Namespace, Registry
 from irminsul.integrations.sglang.admission import finding
 from irminsul.integrations.sglang.admission.costs import Costs
@@ -29,6 +28,7 @@ from irminsul.integrations.sglang.batch import numbers, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.spans import Limits, Window
 from irminsul.integrations.sglang.tree.mirror import TreeMirror
+from rows import save
 
 LENGTH = 32_768
 NAMESPACE = Namespace(model="bench")

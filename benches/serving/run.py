@@ -18,7 +18,8 @@ import time
 import traceback
 from pathlib import Path
 
-from common import Bench, Clock, Server, save, sessions, show, vocabulary
+from common import Bench, Clock, Server, sessions, vocabulary
+from rows import save, show
 from steps import STEPS
 
 

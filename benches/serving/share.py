@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 import share_profile
-from common import Clock, Ids, Prompts, Reply, Row, ratio_row, save, show, vocabulary
+from common import Clock, Ids, Prompts, Reply, vocabulary
+from rows import Row, ratio_row, save, show
 from share_engine import ANSWER, MODES, Engine, Held
 
 ROW_BYTES = 576 * 2  # of one token in one layer, bf16

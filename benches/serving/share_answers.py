@@ -19,8 +19,9 @@ from typing import Any
 
 from agreement import by_rounding, summary
 from backend_engine import Engine
-from backend_rows import USUAL_NOISE, row
-from common import Ids, Prompts, Row, save, show, vocabulary
+from backend_rows import USUAL_NOISE
+from common import Ids, Prompts, vocabulary
+from rows import Row, row, save, show
 
 TEXT, QUESTION, ANSWER = 1500, 48, 24
 BAR_ID = "backend.2-answers"

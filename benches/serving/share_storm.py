@@ -16,8 +16,9 @@ from typing import Any
 
 from agreement import by_rounding, summary
 from backend_engine import Engine
-from backend_rows import USUAL_NOISE, row
-from common import Clock, Row, save, show
+from backend_rows import USUAL_NOISE
+from common import Clock
+from rows import Row, row, save, show
 from share_answers import CHECKS, Drawn, asked, parsed, parser, start
 
 BYSTANDERS, LONG = 8, 64

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 import plans
-from backend_rows import row
 from bystanders import ANSWER, BEST, Bystanders, compared
-from common import Ids, Row, Server, save, show
+from common import Ids, Server
+from rows import Row, row, save, show
 from soak_engine import VOCABULARY, described, engine, memory
 
 

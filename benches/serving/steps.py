@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import Bench, Clock, Ids, Load, Prompts, Row, energy_counter, interleaved, ratio_row
+from common import Bench, Clock, Ids, Load, Prompts, energy_counter, interleaved
 from forms import forms
+from rows import Row, ratio_row, row
 
 COLD, MOVED = 4, 30  # requests of one reading of the energy counter
 SHARES = (10, 30, 50, 70)  # per cent of a prompt that is moved, over eight holes
@@ -105,23 +106,23 @@ def energy(bench: Bench) -> list[Row]:
 
 def _energy_row(groups: list[dict[str, float]]) -> Row:
     ratios = sorted(joules["two_holes"] / joules["cold"] for joules in groups)
-    return {
-        "bar_id": "sglang.3",
-        "case": "two_holes",
-        "metric": "energy per request, ratio to cold",
-        "value": round(statistics.median(ratios), 4),
-        "unit": "1",
-        "rival": "cold",
-        "rival_value": 1.0,
-        "bar": "<= 0.10",
-        "samples": len(ratios),
-        "requests": {"cold": COLD * len(ratios), "two_holes": MOVED * len(ratios)},
-        "spread": [round(ratios[0], 4), round(ratios[-1], 4)],
-        "joules": {
+    return row(
+        "sglang.3",
+        "two_holes",
+        "energy per request, ratio to cold",
+        round(statistics.median(ratios), 4),
+        "1",
+        rival="cold",
+        rival_value=1.0,
+        bar="<= 0.10",
+        samples=len(ratios),
+        requests={"cold": COLD * len(ratios), "two_holes": MOVED * len(ratios)},
+        spread=[round(ratios[0], 4), round(ratios[-1], 4)],
+        joules={
             case: round(statistics.median(joules[case] for joules in groups), 2)
             for case in groups[0]
         },
-    }
+    )
 
 
 def plain(bench: Bench) -> list[Row]:
@@ -158,7 +159,8 @@ def plain(bench: Bench) -> list[Row]:
 def _plain_rows(
     first: dict[str, list[float]], rate: dict[str, list[float]], equal: list[bool], cached: int
 ) -> list[Row]:
-    rows = [
+    counted = (("answers that differ", equal.count(False)), ("reused tokens", cached))
+    return [
         ratio_row("sglang.4", "alone_4096", first["irminsul"], "stock", first["stock"], "<= 1.01"),
         {
             **ratio_row(
@@ -166,25 +168,11 @@ def _plain_rows(
             ),
             "metric": "time for 16 requests of 32 tokens, ratio to stock",
         },
+        *(
+            row("sglang.4", "no overlap", metric, value, "1", bar="== 0", samples=len(equal))
+            for metric, value in counted
+        ),
     ]
-    for name, value, bar in (
-        ("answers that differ", equal.count(False), "== 0"),
-        ("reused tokens", cached, "== 0"),
-    ):
-        rows.append(
-            {
-                "bar_id": "sglang.4",
-                "case": "no overlap",
-                "metric": name,
-                "value": value,
-                "unit": "1",
-                "rival": None,
-                "rival_value": None,
-                "bar": bar,
-                "samples": len(equal),
-            }
-        )
-    return rows
 
 
 def recorded(bench: Bench) -> list[Row]:
@@ -209,34 +197,28 @@ def _recorded_rows(loads: dict[str, list[Load]]) -> list[Row]:
         return statistics.fmean(reply.first for reply in load.replies)
 
     pairs = list(zip(loads["stock"], loads["irminsul"], strict=True))
-    common = {
-        "unit": "1",
-        "rival": "stock",
-        "rival_value": 1.0,
-        "samples": len(pairs),
-        "case": "early variation",
-    }
     sooner = [mean(stock) / mean(mine) for stock, mine in pairs]
     faster = [_rate(mine) / _rate(stock) for stock, mine in pairs]
-    return [
-        {
-            "bar_id": "sglang.5",
-            "metric": "mean time to first token of stock over irminsul's",
-            "value": round(statistics.median(sooner), 3),
-            "bar": ">= 4",
-            "spread": [round(min(sooner), 3), round(max(sooner), 3)],
-            **{name: _summary(sides_loads) for name, sides_loads in loads.items()},
-            **common,
-        },
-        {
-            "bar_id": "sglang.5",
-            "metric": "requests per second, irminsul over stock",
-            "value": round(statistics.median(faster), 3),
-            "bar": ">= 2",
-            "spread": [round(min(faster), 3), round(max(faster), 3)],
-            **common,
-        },
+    made = [
+        row(
+            "sglang.5",
+            "early variation",
+            metric,
+            round(statistics.median(ratios), 3),
+            "1",
+            rival="stock",
+            rival_value=1.0,
+            bar=bar,
+            samples=len(pairs),
+            spread=[round(min(ratios), 3), round(max(ratios), 3)],
+        )
+        for metric, ratios, bar in (
+            ("mean time to first token of stock over irminsul's", sooner, ">= 4"),
+            ("requests per second, irminsul over stock", faster, ">= 2"),
+        )
     ]
+    made[0] |= {name: _summary(sides_loads) for name, sides_loads in loads.items()}
+    return made
 
 
 def _rate(load: Load) -> float:

@@ -14,7 +14,6 @@ which is what splitting a product of matrices over two GPUs does by itself. Rand
 from __future__ import annotations
 
 import argparse
-import functools
 import inspect
 import os
 import platform
@@ -24,12 +23,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import common
 import numpy as np
 import one_gpu
 import torch
+from common import vocabulary
 from irminsul.live.client import Reply, reply_from
 from irminsul.live.compare import differences
+from rows import Row, row, save, show
 
 Answers = dict[str, list[Reply]]
 
@@ -38,11 +38,11 @@ FORMS = ("one", "tp", "dp")
 
 def prompts(model: str, documents: int, length: int) -> list[dict[str, list[int]]]:
     """Return prompts that share a document behind other headers, one of the donor's length."""
-    vocabulary = common.vocabulary(model)
+    known = vocabulary(model)
     random = np.random.default_rng(0)
 
     def text(count: int) -> list[int]:
-        return [int(t) for t in random.integers(vocabulary // 8, vocabulary, count)]
+        return [int(t) for t in random.integers(known // 8, known, count)]
 
     shared = [text(length) for _ in range(documents)]
     return [
@@ -152,68 +152,46 @@ def equal_plans(dump: str) -> tuple[int, int, bool]:
     return len(first), equal, len(first) == rows
 
 
-def plan_rows(form: str, dump: str) -> list[dict[str, Any]]:
+def plan_rows(form: str, dump: str) -> list[Row]:
     """Compare the plans of both ranks; under attention data parallelism none is made twice."""
     if form != "tp":
         return []
-    total, equal, rows = equal_plans(dump)
+    total, equal, alike = equal_plans(dump)
     # Without a plan nothing has been compared.
-    found = _row(form, "plans", "plans equal on both ranks", equal, total, bar=f"== {total or 1}")
-    return [{**found, "donor_rows_bit_equal": rows}]
+    bar = f"== {total or 1}"
+    made = row("sglang.tp2", "plans", "plans equal on both ranks", equal, "1", bar=bar)
+    return [made | {"samples": total, "donor_rows_bit_equal": alike}]
 
 
-def answer_rows(form: str, case: str, one: Answers, two: Answers) -> list[dict[str, Any]]:
+def answer_rows(form: str, case: str, one: Answers, two: Answers) -> list[Row]:
     """Compare the answers of two ranks with those of one, beside exact answers."""
     noise = differences(one["cold"], two["cold"])
     ours = differences(one[case], two[case])
     reused = [sum(reply.cached_tokens for reply in side[case]) for side in (one, two)]
-    exact = "exact answers, two ranks to one"
-    count = ours.answers
-    row = functools.partial(_row, form, case)
-    return [
-        row("reused tokens, two ranks to one", reused[1] / max(1, reused[0]), count, bar="== 1"),
-        row("KL of the first token, nat", ours.kl_most, count, exact, noise.kl_most),
-        row("logprobs before a flip, nat", ours.logprob_most, count, exact, noise.logprob_most),
-        row("answers with other tokens", ours.flips, count, exact, noise.flips),
+    share = round(reused[1] / max(1, reused[0]), 4)
+    beside = {"rival": "exact answers, two ranks to one", "samples": ours.answers}
+    made = [
+        row(f"sglang.{form}2", case, metric, value, unit, rival_value=rival, **beside)
+        for metric, value, rival, unit in (
+            ("KL of the first token", ours.kl_most, noise.kl_most, "nats"),
+            ("logprobs before a flip", ours.logprob_most, noise.logprob_most, "nats"),
+            ("answers with other tokens", ours.flips, noise.flips, "1"),
+        )
     ]
+    kept = row(f"sglang.{form}2", case, "reused tokens, two ranks to one", share, "1", bar="== 1")
+    return [kept | {"samples": ours.answers}, *made]
 
 
-def _row(
-    form: str,
-    case: str,
-    metric: str,
-    value: float,
-    samples: int,
-    rival: str = "",
-    rival_value: float | None = None,
-    bar: str | None = None,
-) -> dict[str, Any]:
-    return {
-        "bar_id": f"sglang.{form}2",
-        "case": case,
-        "metric": metric,
-        "value": value,
-        "unit": "1",
-        "rival": rival,
-        "rival_value": rival_value,
-        "bar": bar,
-        "samples": samples,
-    }
-
-
-def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+def write(arguments: argparse.Namespace, rows: list[Row]) -> None:
     """Write what is known so far, and print it."""
     import sglang
 
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor()
     machine = f"{1 if arguments.one_gpu else 2} x {name}, torch {torch.__version__}"
-    common.save(arguments.out, rows, machine=machine, sglang=sglang.__version__)
-    for row in rows:
-        print(
-            f"{row['bar_id']} {row['metric']:<34} {row['value']:<12.4g} rival {row['rival_value']} "
-            f"bar {row['bar']} samples {row['samples']}",
-            flush=True,
-        )
+    for made in rows:
+        made["case"] = f"{arguments.attention_backend}, {made['case'].rpartition(', ')[2]}"
+    save(arguments.out, rows, machine=machine, sglang=sglang.__version__)
+    show(rows)
 
 
 def main() -> None:
@@ -243,7 +221,7 @@ def main() -> None:
                 rows += plan_rows(form, str(dump))
                 for case in ("moved", "in place"):
                     rows += answer_rows(form, case, found["one"], found[form])
-                save(arguments, rows)
+                write(arguments, rows)
 
 
 if __name__ == "__main__":

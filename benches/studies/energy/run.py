@@ -26,7 +26,8 @@ sys.path.insert(0, str(HERE.parent))
 
 import study_report  # noqa: E402
 from architectures import ARCHITECTURES, VOCABULARY, write  # noqa: E402
-from common import Clock, Ids, Prompts, Row, Server, energy_counter, machine  # noqa: E402
+from common import Clock, Ids, Prompts, Server, energy_counter  # noqa: E402
+from rows import Row, machine  # noqa: E402
 
 TEXTS = 3
 """Cold requests whose energy is read together; the counter moves in steps of some 100 ms."""

@@ -22,7 +22,8 @@ sys.path.insert(0, str(HERE.parent))
 
 import study_report  # noqa: E402
 from architectures import VOCABULARY, write  # noqa: E402
-from common import Clock, Prompts, Row, Server, interleaved, machine, ratio_row  # noqa: E402
+from common import Clock, Prompts, Server, interleaved  # noqa: E402
+from rows import Row, machine, ratio_row  # noqa: E402
 
 LENGTHS = (1_024, 4_096, 2_048, 8_192, 512, 32_768)
 """In the order in which they are measured: where reuse may lose first."""

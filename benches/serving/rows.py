@@ -1,0 +1,83 @@
+"""Values and samples -> result rows, the one file of a run, and lines to read.
+
+Must not know engines. Every comparison is made of pairs taken in turn, so that drift of the machine
+falls on both sides alike; a row states the median of the pairwise ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def row(bar_id: str, case: str, metric: str, value: float, unit: str, **more: Any) -> Row:
+    """Return a result row with all its fields."""
+    fields: Row = {"bar_id": bar_id, "case": case, "metric": metric, "value": value, "unit": unit}
+    return fields | {"rival": None, "rival_value": None, "bar": None, "samples": None} | more
+
+
+def ratio_row(
+    bar_id: str, case: str, mine: Sequence[float], rival: str, other: Sequence[float], bar: str
+) -> Row:
+    """Return the median of the pairwise ratios, where it lies at 95 %, and how far they spread.
+
+    The interval is that of order statistics, which supposes nothing of how ratios are distributed.
+    """
+    ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
+    off = round(0.98 * len(ratios) ** 0.5)
+    low, high = max(0, len(ratios) // 2 - off), min(len(ratios) - 1, len(ratios) // 2 + off)
+    value, metric = statistics.median(ratios), f"time to first token, ratio to {rival}"
+    return row(
+        bar_id,
+        case,
+        metric,
+        round(value, 4),
+        "1",
+        rival=rival,
+        rival_value=1.0,
+        bar=bar or None,
+        samples=len(ratios),
+        interval=[round(ratios[low], 4), round(ratios[high], 4)],
+        spread=[round(ratios[len(ratios) // 10], 4), round(ratios[-1 - len(ratios) // 10], 4)],
+        median_ms=round(statistics.median(mine) * 1e3, 2),
+        rival_median_ms=round(statistics.median(other) * 1e3, 2),
+    )
+
+
+def machine() -> str:
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
+    """Write `rows`, with the machine and the command that made them, and `more`, to `out`.
+
+    At any moment the file is whole: a run may be ended while it writes.
+    """
+    command = shlex.join(["python", *sys.argv])
+    report = {"machine": machine(), "command": command, **more, "rows": rows}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    half = out.with_suffix(".half")
+    half.write_text(json.dumps(report, indent=1) + "\n")
+    half.replace(out)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print one short line per row."""
+    for row in rows:
+        extra = {k: row[k] for k in ("median_ms", "rival_median_ms", "spread") if k in row}
+        print(
+            f"{row['bar_id']:<12} {row['case']:<18} {row['metric']:<44} {row['value']:<9} "
+            f"bar {row.get('bar') or '-':<9} n={row['samples']:<4} {extra}",
+            flush=True,
+        )

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "common/early_launch.h"
 #include "common/status.h"
 #include "relocate/check.cuh"
 #include "relocate/copy.cuh"
@@ -41,27 +42,6 @@ Kernels kernels_of(bool interleaved) {
 }
 
 bool is_aligned(uint64_t value, uint64_t to) { return value % to == 0; }
-
-/// A launch that may start while the kernel before it still runs.
-struct Launch {
-  cudaLaunchAttribute attribute[1];
-  cudaLaunchConfig_t config;
-
-  Launch(dim3 grid, int threads, void* stream) : attribute{}, config{} {
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = attribute;
-    config.numAttrs = 1;
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-  }
-
-  IrmStatus run_beside_the_check(CopyKernel kernel, const Job& job, const Layers& layers) {
-    IRM_TRY(cudaLaunchKernelEx(&config, kernel, job, layers));
-    return IRM_OK;
-  }
-};
 
 Job job_of(const IrmRelocateParams& params) {
   Job job{};
@@ -125,10 +105,11 @@ IrmStatus check_layers(const IrmRelocateParams& params) {
 /// Signs, then reads back; see check.cuh.
 IrmStatus launch_check(const Job& job, void* stream) {
   const dim3 grid((job.num_rows + CHECK_THREADS - 1) / CHECK_THREADS);
-  Launch launch(grid, CHECK_THREADS, stream);
-  IRM_TRY(cudaLaunchKernelEx(&launch.config, sign_kernel, job));
-  IRM_TRY(cudaLaunchKernelEx(&launch.config, read_back_kernel, job));
-  return IRM_OK;
+  const EarlyLaunch launch{grid, CHECK_THREADS, stream};
+  if (const IrmStatus status = launch.run(sign_kernel, job); status != IRM_OK) {
+    return status;
+  }
+  return launch.run(read_back_kernel, job);
 }
 
 /// Fills `layers` from the caller's arrays; true when the fast kernel can take them.
@@ -167,15 +148,15 @@ IrmStatus launch_copy(const Kernels& kernels, const Job& job, Layers& layers, vo
   const uint32_t parts = std::clamp((kernels.waves * resident + tiles - 1) / tiles, 1u, count);
   layers.per_block = static_cast<int>((count + parts - 1) / parts);
   const uint32_t used = (count + layers.per_block - 1) / layers.per_block;
-  Launch launch(dim3(tiles, used), static_cast<int>(kernels.threads), stream);
-  return launch.run_beside_the_check(kernels.aligned, job, layers);
+  const EarlyLaunch launch{dim3(tiles, used), static_cast<int>(kernels.threads), stream};
+  return launch.run(kernels.aligned, job, layers);
 }
 
 IrmStatus launch_copy_unaligned(const Kernels& kernels, const Job& job, Layers& layers,
                                 void* stream) {
   const dim3 grid((job.num_rows + UNALIGNED_ROWS - 1) / UNALIGNED_ROWS, layers.count);
-  Launch launch(grid, UNALIGNED_ROWS * 32, stream);
-  return launch.run_beside_the_check(kernels.unaligned, job, layers);
+  const EarlyLaunch launch{grid, UNALIGNED_ROWS * 32, stream};
+  return launch.run(kernels.unaligned, job, layers);
 }
 
 }  // namespace

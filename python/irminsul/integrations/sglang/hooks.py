@@ -13,8 +13,9 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import streams, testing
-from irminsul.integrations.sglang.admission import finding
+from irminsul.integrations.sglang.admission import finding, guarding
 from irminsul.integrations.sglang.admission.adder import Admission
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import Agreement
@@ -102,8 +103,10 @@ class Hooks:
             trimmed = self._prepare(batch, windows)
         except Exception:
             self._metrics.fallback("planner", "planning failed; this batch is computed in full")
-        finally:
+        try:
             self.admission.release()
+        except Exception:
+            self._metrics.fallback("planner", "donors stay locked until the next batch is planned")
         if not finding.agreed(windows if trimmed else [], self._agreement):
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
             if trimmed is not None and self._sharing is not None:
@@ -168,13 +171,7 @@ class Hooks:
             with self._tiers.timing(forward_batch):
                 return original(runner, forward_batch, *args, **kw)
         with self._metrics.timed("relocate_seconds"):
-            relocate_rows(
-                self._pool.kv_buffer,
-                plan.source_slots,
-                plan.target_slots,
-                plan.deltas,
-                self._table,
-            )
+            self._move(plan)
             self._tiers.copy(plan)
         self._metrics.add("relocated_tokens", len(plan.source_slots))
         view = expansion.expand(forward_batch, plan)
@@ -184,6 +181,15 @@ class Hooks:
             return original(runner, view, *args, **kw)
         finally:
             self.active = None
+
+    def _move(self, plan: BatchPlan) -> None:
+        rows = self._pool.kv_buffer, plan.source_slots, plan.target_slots, plan.deltas
+        try:
+            relocate_rows(*rows, self._table)
+        except IrminsulError as error:
+            # The GPU tells late: this may be about an earlier batch, and is told once.
+            guarding.lose_rows(self.cache.mirror, error)
+            relocate_rows(*rows, self._table)
 
     def per_request(self, forward_batch: Any) -> Any:
         """Around ``LogitsMetadata.from_forward_batch``: one row per request again."""
@@ -204,8 +210,7 @@ class Hooks:
         if asked is not None or self._costs is None:
             return asked != "mha"
         starts, lengths = view.extend_prefix_lens_cpu, view.extend_seq_lens_cpu
-        rows = [(start, start + n) for start, n in zip(starts, lengths, strict=True)]
-        return self._costs.absorbs(rows)
+        return self._costs.absorbs([(a, a + n) for a, n in zip(starts, lengths, strict=True)])
 
     def _eligible(self, batch: Any, windows: list[Window]) -> bool:
         if not batch.forward_mode.is_extend() or not windows:

@@ -122,19 +122,28 @@ class Metrics:
         """Add `amount` to counter `name`."""
         with self._lock:
             self.counts[name] += amount
-        if name in self._published and amount:
-            self._published[name].labels(**self._labels).inc(amount)
+        if amount:
+            self._tell(name, "inc", amount)
 
     def observe(self, name: str, value: float) -> None:
         """Add one `value` to histogram `name`."""
-        if name in self._published:
-            self._published[name].labels(**self._labels).observe(value)
+        self._tell(name, "observe", value)
 
     def gauge(self, name: str, value: float) -> None:
         """Set gauge `name`."""
         self.gauges[name] = value
-        if name in self._published:
-            self._published[name].labels(**self._labels).set(value)
+        self._tell(name, "set", value)
+
+    def _tell(self, name: str, verb: str, value: float, **labels: str) -> None:
+        """Publish, if anything is; a failure (a full disk) ends publishing and not the engine."""
+        metric = self._published.get(name)
+        if metric is None:
+            return
+        try:
+            getattr(metric.labels(**self._labels, **labels), verb)(value)
+        except Exception:
+            self._published = {}
+            logger.warning("irminsul: nothing is published to /metrics any more", exc_info=True)
 
     def timed(self, name: str) -> _Timed:
         """Observe how many seconds a ``with`` block takes, also when it raises."""
@@ -174,8 +183,7 @@ class Metrics:
         """
         with self._lock:
             self.fallbacks[reason] += 1
-        if "fallback" in self._published:
-            self._published["fallback"].labels(**self._labels, reason=reason).inc()
+        self._tell("fallback", "inc", 1, reason=reason)
         if message and self.due(f"fallback {reason}", self._interval):
             logger.warning("irminsul: " + message, *args, exc_info=sys.exc_info()[0] is not None)
 
@@ -194,9 +202,8 @@ class Metrics:
             with self._lock:
                 new = total - self.counts[name]
                 self.counts[name] = total
-            if "tier_events" in self._published and new:
-                labels = {**self._labels, "tier": tier, "event": event}
-                self._published["tier_events"].labels(**labels).inc(new)
+            if new:
+                self._tell("tier_events", "inc", new, tier=tier, event=event)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counters as plain numbers."""

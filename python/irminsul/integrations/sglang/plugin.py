@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from irminsul.integrations.sglang import plan_guard, runtime
+from irminsul.integrations.sglang.admission.guarding import answered
 from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.tree import tenancy
 
@@ -77,7 +78,8 @@ def _around_add_one(
 ) -> Any:
     if runtime.current is None:
         return original(adder, request, *args, **kwargs)
-    return runtime.current.admission.add_one(original, adder, request, *args, **kwargs)
+    admission = runtime.current.admission
+    return answered(admission, admission.add_one, original, adder, request, *args, **kwargs)
 
 
 def _around_add_chunked(
@@ -85,7 +87,8 @@ def _around_add_chunked(
 ) -> Any:
     if runtime.current is None:
         return original(adder, request, *args, **kwargs)
-    return runtime.current.admission.add_chunked(original, adder, request, *args, **kwargs)
+    admission = runtime.current.admission
+    return answered(admission, admission.add_chunked, original, adder, request, *args, **kwargs)
 
 
 def _around_extra_key(original: Callable[..., Any], serving: Any, request: Any) -> Any:

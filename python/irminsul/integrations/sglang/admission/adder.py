@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import compat, testing
-from irminsul.integrations.sglang.admission import budget, finding
+from irminsul.integrations.sglang.admission import budget, finding, guarding
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.admission.gathering import Gathering
 from irminsul.integrations.sglang.agreement import Agreement
@@ -29,7 +28,6 @@ from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Window
 from irminsul.integrations.sglang.start import refuse
 from irminsul.integrations.sglang.tiers.off import NoTiers
-from irminsul.rotation import check_relocations
 
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
@@ -73,7 +71,7 @@ class Admission:
         self._agreement = agreement
         self._windows: list[Window] = []
         self._locked: list[Any] = []
-        self._barred = False
+        self._barred = self._overdrawn = False
         self._gathering = Gathering(settings.gather if agreement.ranks == 1 else 0.0)
         self._gathers: Any = None
         self._cut: Any = None
@@ -152,12 +150,23 @@ class Admission:
 
     def lends(self) -> bool:
         """Return whether the batch that is being built counts on rows that are moved."""
-        return any(window.spans for window in self._windows)
+        return self._overdrawn or any(window.spans for window in self._windows)
 
     def release(self) -> None:
         """Unlock every donor and forget the batch that was being built."""
         self._windows, self._barred, self._decoding = [], False, None
+        self._overdrawn = False
         self._unlock(list(self._locked))
+
+    def give_up(self) -> bool:
+        """After a failure: let the batch be computed in full; False where other ranks would not."""
+        if self._agreement.ranks > 1:
+            return False
+        self._metrics.fallback("planner", "admission failed; this batch is computed in full")
+        self.release()
+        # What was admitted before may be more than one forward holds.
+        self._overdrawn = True
+        return True
 
     def _must_wait(self, adder: Any, request: Any) -> bool:
         """Return whether `request` would undo the plans of those already in the batch."""
@@ -207,7 +216,7 @@ class Admission:
         total = len(compat.prompt_tokens(request))
         window = Window(request, compat.prefix_length(request), total)
         try:
-            self._heed_faults()
+            guarding.heed_faults(self._cache.mirror)
             if not self._barred:
                 self._fill(window, self._left(adder))
         except Exception:
@@ -237,16 +246,6 @@ class Admission:
         if self._costs is not None and testing.form(window.request, self._settings) is None:
             finding.keep_worthwhile(window, self._costs, self._metrics)
         finding.cut_to_limits([window], limits, self._metrics)
-
-    def _heed_faults(self) -> None:
-        """Stop reusing when the GPU has refused an earlier batch's slots or deltas.
-
-        That batch's rows were not written, so what was recorded of them is not what it says.
-        """
-        try:
-            check_relocations(wait=False)
-        except IrminsulError as error:
-            self._cache.mirror.lose("relocation", f"{error}; reuse is off until the next flush")
 
     def _lend(self, call: Call, adder: Any, window: Window) -> Any:
         """Run `call` with a budget that leaves room for what the round moves."""

@@ -67,7 +67,7 @@ class Bystanders:
     vocabulary: int
     known: list[tuple[Ids, Answer]] = field(default_factory=list)
     apart: list[float] = field(default_factory=list)
-    by_prompt: dict[int, list[float]] = field(default_factory=dict)
+    by_prompt: dict[int, list[tuple[float, bool]]] = field(default_factory=dict)
     flipped: list[float] = field(default_factory=list)
     one_wrong_id: list[float] = field(default_factory=list)
     one_wrong_row: list[float] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Bystanders:
         ids, answer = self.known[number]
         apart, flipped = answer.apart(await self._answer(ids))
         self.apart.append(apart)
-        self.by_prompt.setdefault(number, []).append(apart)
+        self.by_prompt.setdefault(number, []).append((apart, flipped))
         if flipped:
             self.flipped.append(apart)
 
@@ -130,9 +130,9 @@ class Bystanders:
             "apart_where_flipped": spread(self.flipped),
             "one_wrong_id": spread(self.one_wrong_id),
             "one_wrong_row": spread(self.one_wrong_row),
-            "by_prompt": {number: spread(seen) for number, seen in sorted(self.by_prompt.items())},
+            "by_prompt": {number: _prompt(seen) for number, seen in sorted(self.by_prompt.items())},
             "beyond": {str(at): sum(x > at for x in self.apart) for at in (0.1, 0.2, 0.5, 1.0)},
-            "widest": [round(x, 4) for x in sorted(self.apart)[-20:]],
+            "widest": [round(x, 4) for x in sorted(self.apart)[-5:]],
         }
 
     async def _answer(self, ids: Ids) -> Answer:
@@ -152,15 +152,26 @@ def spread(values: list[float]) -> dict[str, float]:
     return {name: round(float(np.percentile(values, q)), 4) for name, q in at.items()}
 
 
-def compared(mine: Path, control: Path) -> list[Row]:
-    """Return what irminsul's run shows beside the same load on SGLang's own cache.
+def _prompt(seen: list[tuple[float, bool]]) -> dict[str, float]:
+    """Return what was seen of one prompt: answers are no samples of their own, prompts are."""
+    apart = [off for off, _ in seen]
+    found: dict[str, float] = {"asked": len(seen), "flipped": sum(flip for _, flip in seen)}
+    return found | {name: spread(apart)[name] for name in ("p50", "p99", "most")}
+
+
+def compared(mine: Path, control: Path, *more: Path) -> list[Row]:
+    """Return irminsul's run, and beside it the same load on SGLang's own cache.
 
     Parameters
     ----------
     mine, control
         Results of two runs of ``soak.py``.
+    *more
+        Results of runs that were arranged otherwise: what they saw of bystanders is kept.
     """
-    one, other = (_facts(path) for path in (mine, control))
+    own = json.loads(mine.read_text())["rows"]
+    beside = [_seen(json.loads(path.read_text())["rows"]) for path in (control, *more)]
+    one, other = _seen(own)["bystanders"], beside[0]["bystanders"]
     # What one wrong row would be at least, but for the few ids that hardly matter.
     visible = other["one_wrong_id"]["p10"]
     flips = [side["flipped"] / side["asked"] for side in (one, other)]
@@ -171,23 +182,19 @@ def compared(mine: Path, control: Path) -> list[Row]:
         ("one wrong id in a prompt, p10", one["one_wrong_id"]["p10"], visible, None),
         ("bystanders that flip a token", round(flips[0], 4), round(flips[1], 4), None),
     ]
-    return [
+    found = [
         row(
             "sglang.7",
             "beside SGLang's own cache",
             metric,
             value,
             "1" if "flip" in metric else "nats",
-            rival="stock",
-            rival_value=rival,
-            bar=bar,
-            samples=one["asked"],
         )
+        | {"rival": "stock", "rival_value": rival, "bar": bar, "samples": one["asked"]}
         for metric, value, rival, bar in rows
     ]
+    return [*own, *found, *({**side, "bar": None} for side in beside)]
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    rows = json.loads(path.read_text())["rows"]
-    found: dict[str, Any] = next(row["bystanders"] for row in rows if "bystanders" in row)
-    return found
+def _seen(rows: list[Row]) -> Row:
+    return next(row for row in rows if "bystanders" in row)

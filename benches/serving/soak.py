@@ -206,10 +206,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--compare",
-        nargs=2,
+        nargs="+",
         type=Path,
-        metavar=("IRMINSUL", "STOCK"),
-        help="start nothing: set two results side by side",
+        help="start nothing: set results side by side, irminsul's, a control's, and any more",
     )
     return parser.parse_args()
 
@@ -257,10 +256,9 @@ def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
 def main() -> int:
     arguments = parsed()
     if arguments.compare:
-        one, other = arguments.compare
-        beside = compared(one, other)
-        show(beside)
-        save(arguments.out, json.loads(one.read_text())["rows"] + beside)
+        found = compared(*arguments.compare)
+        show(found)
+        save(arguments.out, found)
         return 0
     return 0 if run(arguments)[1] else 1
 

@@ -67,7 +67,8 @@ def forward_batch(*, decoding: int = 0) -> Any:
 def hooks(rows: torch.Tensor) -> Hooks:
     pool = SimpleNamespace(kv_buffer=[rows])
     limits = Limits(64, 10**6, 8, 512)
-    return Hooks(None, pool, table(), limits, Settings(), Metrics(60.0), Agreement.alone())  # type: ignore[arg-type]
+    cache: Any = SimpleNamespace(mirror=SimpleNamespace(lose=lambda reason, text: None))
+    return Hooks(cache, pool, table(), limits, Settings(), Metrics(60.0), Agreement.alone())
 
 
 RUNNER = SimpleNamespace(is_draft_worker=False)

@@ -91,11 +91,11 @@ def engine(arguments: argparse.Namespace, form: str, dump: str) -> Any:
     return sglang.Engine(**options)
 
 
-def ask(running: Any, ids: list[int], reuse: bool) -> Reply:
-    # Ranks of attention data parallelism know nothing of each other's text: stay with the first.
+def ask(running: Any, ids: list[int], reuse: bool, apart: bool) -> Reply:
+    # Ranks of attention data parallelism are `apart`: one does not know the other's text.
     known = inspect.signature(running.generate).parameters
     field = "routed_dp_rank" if "routed_dp_rank" in known else "data_parallel_rank"
-    pinned = {field: 0} if getattr(running.server_args, "enable_dp_attention", False) else {}
+    pinned = {field: 0} if apart else {}
     answer = running.generate(
         **pinned,
         rid=f"absorb-{uuid.uuid4().hex}",
@@ -123,14 +123,14 @@ def flush(running: Any) -> None:
 
 def serve(arguments: argparse.Namespace, form: str, dump: str) -> Answers:
     """Answer every prompt on a fresh engine."""
-    running = engine(arguments, form, dump)
+    running, apart = engine(arguments, form, dump), form == "dp"
     found: Answers = {"cold": [], "donor": [], "moved": [], "in place": []}
     try:
         for asked in prompts(arguments.model, arguments.documents, arguments.length):
-            found["cold"].append(ask(running, asked["moved"], reuse=False))
+            found["cold"].append(ask(running, asked["moved"], reuse=False, apart=apart))
             flush(running)
             for name, ids in asked.items():
-                found[name].append(ask(running, ids, reuse=True))
+                found[name].append(ask(running, ids, reuse=True, apart=apart))
     finally:
         running.shutdown()
     return found

@@ -70,6 +70,16 @@ def server_value(server_args: Any, name: str, default: Any = None) -> Any:
     return getattr(resolved_view(server_args), name, default)
 
 
+def attention_groups(server_args: Any) -> int:
+    """Return how many groups of ranks share out requests in attention data parallelism; 1 is none.
+
+    0.5.22 counts them apart from replicas and forgets the flag once arguments are resolved.
+    """
+    flag = server_value(server_args, "enable_dp_attention", False)
+    number = server_value(server_args, "dp_size" if flag else "attn_dp_size", 1)
+    return max(1, int(number or 1))
+
+
 def extend_end(request: Any) -> int:
     """Return the position at which the request's current prefill round ends."""
     if hasattr(request, "extend_end"):

@@ -94,11 +94,17 @@ CASES: dict[str, dict[str, Any]] = {
             "cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="tc_piecewise"))
         }
     },
-    "full prefill, data parallel": {
-        "arguments": {
-            "cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="full")),
-            "enable_dp_attention": True,
+    **{
+        f"full prefill, data parallel by {name}": {
+            "arguments": {
+                "cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="full")),
+                **fields,
+            }
         }
+        for name, fields in (
+            ("flag", {"enable_dp_attention": True, "dp_size": 2}),
+            ("groups", {"enable_dp_attention": False, "attn_dp_size": 2}),
+        )
     },
     "disaggregation_mode": {"arguments": {"disaggregation_mode": "prefill"}},
     **({"tokenizer workers": WORKERS} if tenancy.joins_salts() else {}),

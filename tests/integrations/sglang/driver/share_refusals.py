@@ -58,7 +58,7 @@ def main() -> None:
         "decode": refusal(context(decode_attention_backend="flashmla")),
         "page": refusal(context(page=16, loans=None)),
         "tables": refusal(context(loans=None)),
-        "parallel": refusal(context(enable_dp_attention=True)),
+        "parallel": refusal(context(attn_dp_size=2)),
         "events": refusal(context(kv_events_config="{}")),
         "tiers": refusal(context(), Settings(reuse="share", host_bytes=1 << 30)),
         "release": strange_release(),

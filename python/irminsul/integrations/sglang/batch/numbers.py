@@ -94,11 +94,11 @@ def written(windows: Sequence[Window], holes: Holes, slots: Tensor, ids: Tensor)
         return None
     if len(ids) != length or ids.dtype is not torch.int64 or not ids.is_contiguous():
         return None
-    runs = runs_of(windows, holes, slots.data_ptr())
-    if runs is None:
-        return None
     computed = sum(end - start for found in holes for start, end in found)
     distant = length - computed
+    runs = runs_of(windows, holes, slots, (computed, distant))
+    if runs is None:
+        return None
     numbers = write_spans(runs, computed, distant, slots.device)
     parts = numbers.split_with_sizes((computed, computed, distant, distant, distant))
     inputs = torch.empty(computed, dtype=torch.int64, pin_memory=slots.is_cuda)
@@ -106,18 +106,24 @@ def written(windows: Sequence[Window], holes: Holes, slots: Tensor, ids: Tensor)
     return Numbers(parts[0], parts[1], inputs, *parts[2:])
 
 
-def runs_of(windows: Sequence[Window], holes: Holes, slots: int) -> array[int] | None:
-    """Return the table of runs that `write_spans` takes; None where a node's slots are not int64.
+def runs_of(
+    windows: Sequence[Window], holes: Holes, slots: Tensor, tokens: tuple[int, int]
+) -> array[int] | None:
+    """Return the table of runs that `write_spans` takes.
 
     Parameters
     ----------
     slots
-        Address of the batch's first slot.
+        The batch's, int64.
+    tokens
+        How many are computed and how many moved. None is returned where the runs are not as many,
+        or a node's slots are no int64 beside the batch's: the kernel trusts what it is given.
     """
     runs = array("q")
     computed = moved = 0
+    first, there = slots.data_ptr(), slots.is_cuda
     for window, found in zip(windows, holes, strict=True):
-        base = slots - 8 * window.start  # of position 0
+        base = first - 8 * window.start  # of position 0
         for start, end in found:
             if end > start:
                 runs.extend((base + 8 * start, 0, computed, end - start, start))
@@ -126,14 +132,14 @@ def runs_of(windows: Sequence[Window], holes: Holes, slots: int) -> array[int] |
             given, delta = base + 8 * span.start, span.delta
             for node, offset, count in span.rows:
                 value = node.value
-                if not _are_plain(value, offset + count):
+                if not _are_plain(value, offset + count) or value.is_cuda is not there:
                     return None
                 source = value.data_ptr() + 8 * offset
                 runs.extend((given, source, moved, count, delta))
                 given += 8 * count
                 moved += count
-        slots += 8 * (window.end - window.start)
-    return runs
+        first += 8 * (window.end - window.start)
+    return runs if (computed, moved) == tokens else None
 
 
 def copy_ids(windows: Sequence[Window], holes: Holes, ids: Tensor, kept: Tensor) -> None:

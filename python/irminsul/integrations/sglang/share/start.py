@@ -12,7 +12,7 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.errors import Unsupported
 from irminsul.integrations.sglang import settings
 from irminsul.integrations.sglang.attention import registration
-from irminsul.integrations.sglang.compat import server_value
+from irminsul.integrations.sglang.compat import attention_groups, server_value
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.share.tables import LoanTables
@@ -90,7 +90,7 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
     page = context.params.page_size
     if page != PAGE_SIZE:
         yield f"pages of {page} tokens are not lent: use --page-size {PAGE_SIZE}."
-    if server_value(arguments, "enable_dp_attention"):
+    if attention_groups(arguments) > 1:
         yield "with attention data parallelism it was never run: drop --enable-dp-attention."
     if server_value(arguments, "kv_events_config"):
         yield (

@@ -145,9 +145,7 @@ def _forward_tokens(context: Any) -> int:
     batch that was made last.
     """
     arguments = context.server_args
-    if any(
-        compat.server_value(arguments, n, False) for n in ("enable_dp_attention", "enable_lora")
-    ):
+    if compat.attention_groups(arguments) > 1 or compat.server_value(arguments, "enable_lora"):
         return 0
     return max(0, compat.server_value(arguments, "chunked_prefill_size", 0) or 0)
 
@@ -208,8 +206,7 @@ def _costs(context: Any, pool: Any, options: Settings) -> Costs | None:
         return None
     arguments = context.server_args
     ranks = int(compat.server_value(arguments, "tp_size", 1))
-    if compat.server_value(arguments, "enable_dp_attention", False):
-        ranks = max(1, ranks // int(compat.server_value(arguments, "dp_size", 1)))
+    ranks = max(1, ranks // compat.attention_groups(arguments))
     prefill = refuse.prefill_backend(arguments)
     decompresses = prefill in absorb.DECOMPRESSING
     if prefill == registration.NAME:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from irminsul.integrations.sglang.compat import server_value
+from irminsul.integrations.sglang.compat import attention_groups, server_value
 from irminsul.integrations.sglang.tree import tenancy
 
 # Extend paths that were read to write a batch's KV before reading any, and to take the absorbed
@@ -196,7 +196,7 @@ def _backend_reasons(context: Any) -> Iterator[str]:
             "the tc_piecewise prefill graph compiles the logits of a batch in: use "
             "--cuda-graph-backend-prefill breakable or disabled."
         )
-    if prefill == "full" and server_value(arguments, "enable_dp_attention"):
+    if prefill == "full" and attention_groups(arguments) > 1:
         yield (
             "data-parallel ranks choose a full prefill graph by requests, not by rows: use "
             "--cuda-graph-backend-prefill breakable or disabled."

@@ -170,12 +170,12 @@ def test_bad_parameters_are_named(changes: dict[str, object], text: str) -> None
 
 def spans_params(*runs: tuple[int, ...]) -> abi.SpansParams:
     """Parameters of three computed and two moved tokens; no address in them is ever read here."""
-    table = (abi.SpanRun * len(runs))(*runs)
+    table = (abi.SpanRun * len(runs))(*[abi.SpanRun(*run) for run in runs])
     address = ctypes.cast(table, ctypes.c_void_p)
     params = abi.SpansParams(
         runs=address, numbers=0x1000, num_computed=3, num_moved=2, num_runs=len(runs)
     )
-    params.keep = table  # type: ignore[attr-defined]
+    params.keep = table
     return params
 
 

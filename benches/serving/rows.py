@@ -6,7 +6,6 @@ falls on both sides alike; a row states the median of the pairwise ratios.
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import statistics
@@ -14,6 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "studies"))
+
+from study_report import text
 
 Row = dict[str, Any]
 
@@ -65,10 +68,10 @@ def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
     At any moment the file is whole: a run may be ended while it writes.
     """
     command = shlex.join(["python", *sys.argv])
-    report = {"machine": machine(), "command": command, **more, "rows": rows}
+    head = {"machine": machine(), "command": command, **more}
     out.parent.mkdir(parents=True, exist_ok=True)
     half = out.with_suffix(".half")
-    half.write_text(json.dumps(report, indent=1) + "\n")
+    half.write_text(text(head, rows))
     half.replace(out)
 
 

@@ -77,10 +77,9 @@ def main() -> int:
 def start(name: str, folder: Path, length: int, options: dict[str, Any]) -> Server:
     """Start an engine; only latent attention has irminsul, and flashinfer's kernels for it."""
     latent = name == "MLA"
-    # SGLang refuses Triton's attention for models that begin with a Mamba2 layer.
-    triton = name not in ("MLA", "Mamba2 hybrid")
     arguments = {
-        "attention_backend": "triton" if triton else "flashinfer",
+        # SGLang refuses Triton's attention for models that begin with a Mamba2 layer.
+        "attention_backend": "triton" if name in ("GQA", "MHA", "GDN hybrid") else "flashinfer",
         "mem_fraction_static": 0.88,
         # Room for the texts and what hits add: a copy of each text where it is moved.
         "max_total_tokens": 22 * length if latent else 4 * length + length // 2,

@@ -1,6 +1,7 @@
 """Prompt length, holes and share moved -> results/limits.json: where computing is faster.
 
 Needs an NVIDIA GPU and SGLang. Usage: python benches/studies/limits/run.py [--seconds 300]
+    [--only "1024 tokens, 90 % moved, 2 holes" ...]   measure these again; other rows stay
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "serving"))
@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import study_report  # noqa: E402
 from architectures import VOCABULARY, write  # noqa: E402
-from common import Clock, Prompts, Server, interleaved  # noqa: E402
+from common import Case, Clock, Ids, Prompts, Server, interleaved  # noqa: E402
 from rows import Row, machine, ratio_row  # noqa: E402
 
 LENGTHS = (1_024, 4_096, 2_048, 8_192, 512, 32_768)
@@ -38,27 +38,35 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=15)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "limits.json")
     parser.add_argument("--engine", type=json.loads, default={})
+    parser.add_argument("--only", nargs="+", default=[])
     options = parser.parse_args()
     arguments = {"attention_backend": "flashinfer", "mem_fraction_static": 0.8, **options.engine}
     with tempfile.TemporaryDirectory() as folder:
         server = Server(str(write("MLA", Path(folder))), "irminsul", **arguments)
         try:
-            measure(server, options.seconds, options.samples, options.out)
+            measure(server, options.seconds, options.samples, options.out, options.only)
         finally:
             server.stop()
 
 
 def measure(
-    server: Server, seconds: float, samples: int, out: Path, lengths: Sequence[int] = LENGTHS
+    server: Server, seconds: float, samples: int, out: Path, only: Sequence[str] = ()
 ) -> None:
     """Measure length by length; results are written after each, lest the run be cut off."""
-    rows: list[Row] = []
-    for length in lengths:
-        found = _length(server, length, samples, Clock(seconds / len(lengths)))
-        rows = sorted(rows + found, key=lambda row: int(row["case"].split()[0]))
+    rows = json.loads(out.read_text())["rows"] if only and out.exists() else []
+    asked = [length for length in LENGTHS if not only or any(_length_of(c) == length for c in only)]
+    for length in asked:
+        cases = {case: make for case, make in _cases(length).items() if not only or case in only}
+        found = _measured(server, length, cases, samples, Clock(seconds / len(asked)))
+        rows = [row for row in rows if row["case"] not in cases] + found
+        rows.sort(key=lambda row: _length_of(row["case"]))
         _save(out, rows)
         for row in found:
             print(f"{row['case']:44} {row['value']:8} of cold, {row['cached']:6.1%} taken over")
+
+
+def _length_of(case: str) -> int:
+    return int(case.split()[0])
 
 
 def _save(out: Path, rows: Sequence[Row]) -> None:
@@ -71,18 +79,34 @@ def _save(out: Path, rows: Sequence[Row]) -> None:
     out.write_text(study_report.text(head, rows))
 
 
-def _length(server: Server, length: int, samples: int, clock: Clock) -> list[Row]:
-    """All shares and hole counts that fit one prompt length, in turn with cold prompts."""
-    prompts = Prompts(length, VOCABULARY, seed=length)
-    cases: dict[str, Any] = {}
+Make = Callable[[Prompts, Ids], Ids]
+"""What makes a case's prompt of a cold text."""
+
+
+def _cases(length: int) -> dict[str, Make]:
+    """All shares and hole counts that fit one prompt length."""
+    cases: dict[str, Make] = {}
     for share, holes in itertools.product(SHARES, HOLES):
         moved = length * share // 100
         if moved // (holes - 1) < SHORTEST_SPAN or length - moved < 4 * holes:
             continue
         case = f"{length} tokens, {share} % moved, {holes} holes"
-        cases[case] = lambda cold, holes=holes, moved=moved: (prompts.holes(cold, holes, moved), "")
-    interleaved(server, prompts, cases, 1, Clock(1e9))  # kernels are compiled for new shapes
-    taken = interleaved(server, prompts, cases, samples, clock)
+        cases[case] = lambda prompts, cold, holes=holes, moved=moved: prompts.holes(
+            cold, holes, moved
+        )
+    return cases
+
+
+def _measured(
+    server: Server, length: int, cases: dict[str, Make], samples: int, clock: Clock
+) -> list[Row]:
+    """Take the cases of one prompt length in turn with cold prompts."""
+    prompts = Prompts(length, VOCABULARY, seed=length)
+    asked: dict[str, Case] = {
+        case: lambda cold, make=make: (make(prompts, cold), "") for case, make in cases.items()
+    }
+    interleaved(server, prompts, asked, 1, Clock(1e9))  # kernels are compiled for new shapes
+    taken = interleaved(server, prompts, asked, samples, clock)
     first = {name: [reply.first for reply in replies] for name, replies in taken.items()}
     rows = []
     for case in cases:

@@ -39,8 +39,7 @@ class Cache:
         self.metrics = Metrics(60.0)
         self.mirror = TreeMirror(Registry(1 << 16, policy=Policy(min_span=8)), self.metrics)
         tokens = ids(40, 99) + document
-        key = SimpleNamespace(token_ids=array("q", tokens))
-        self.leaf: Any = _Node(key, torch.arange(len(tokens)))
+        self.leaf: Any = Node(tokens, None)
         self.mirror.record(self.leaf, None, NAMESPACE, [])
         self.locks = 0
 
@@ -56,11 +55,13 @@ class Cache:
         return None if request.exact else NAMESPACE
 
 
-class _Node:
-    def __init__(self, key: Any, value: torch.Tensor) -> None:
-        self.key = _Key(key.token_ids)
-        self.value = value
-        self.parent = None
+class Node:
+    """A radix-tree node that holds `tokens`."""
+
+    def __init__(self, tokens: list[int], parent: Any) -> None:
+        self.key = _Key(array("q", tokens))
+        self.value = torch.arange(len(tokens))
+        self.parent = parent
 
 
 class _Key:
@@ -161,13 +162,15 @@ def moved(document: list[int], seed: int, head: int = 70, tail: int = 20) -> lis
     return ids(head, seed) + document + ids(tail, seed + 1)
 
 
-def setting(limits: Limits = LIMITS) -> tuple[Cache, Admission, list[int]]:
+def setting(
+    limits: Limits = LIMITS, settings: Settings | None = None
+) -> tuple[Cache, Admission, list[int]]:
     document = ids(DOCUMENT, 1)
     cache = Cache(document)
     made: Any = cache
     return (
         cache,
-        Admission(made, limits, Settings(), cache.metrics, Agreement.alone()),
+        Admission(made, limits, settings or Settings(), cache.metrics, Agreement.alone()),
         document,
     )
 

@@ -34,6 +34,8 @@ _HELP = {
     "split_batches": "Batches computed in several forwards because nothing could be moved.",
     "dropped_spans": "Spans computed after all because a limit on rows was reached.",
     "unprofitable_spans": "Spans computed after all because moving them would take longer.",
+    "relinked_tokens": "Moved rows computed again for an earlier mention that they lacked.",
+    "unrelinked_tokens": "Rows that lack a mention and for which a batch had no room.",
     "evicted_spans": "Spans computed after all because their donors had left the tree.",
     "late_plans": "Decode plans of flashinfer that waited for the copy of the last one.",
     "registry_evictions": "Donors that the registry forgot to make room.",

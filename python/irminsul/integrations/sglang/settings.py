@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from irminsul.errors import InvalidParams
+from irminsul.mentions import check_share
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,9 @@ class Settings:
         Seed of the chunk boundaries.
     sink_tokens, min_span, recompute_head, max_hops, max_depth, max_segments, span_cost, min_gain
         The policy of `irminsul.Policy`; -1 keeps the library's default.
+    relink
+        Most of a request's moved rows, from 0 to 1, that is computed again because of what stands
+        before them now, see `irminsul.mentions`.
     windows
         Also find text by sampled windows of 32 tokens, where chunk boundaries fell elsewhere.
     max_rows
@@ -103,6 +107,7 @@ class Settings:
     max_segments: int = -1
     span_cost: int = -1
     min_gain: int = -1
+    relink: float = 0.0
     windows: bool = True
     max_rows: int = 0
     max_row_tokens: int = 4_194_304
@@ -123,6 +128,9 @@ class Settings:
     test_dump_rows: str = ""
     test_form: bool = False
 
+    def __post_init__(self) -> None:
+        check_share(self.relink)
+
 
 def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the JSON file named by ``IRMINSUL_CONFIG``, then the variables, which win.
@@ -135,7 +143,8 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     Raises
     ------
     InvalidParams
-        The file cannot be read, holds an unknown key, or a value has the wrong type.
+        The file cannot be read, holds an unknown key, or a value has the wrong type or is not
+        allowed.
     """
     environment = os.environ if environment is None else environment
     values = _from_file(environment.get(CONFIG_VARIABLE, ""))

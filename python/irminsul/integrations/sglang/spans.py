@@ -5,6 +5,7 @@ Must not know how spans are found or run; positions are tokens of one request's 
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -50,7 +51,10 @@ class Limits:
 
 
 class Span(NamedTuple):
-    """Positions ``[start, end)`` of one request that live tree rows can serve."""
+    """Positions ``[start, end)`` of one request that live tree rows can serve.
+
+    ``cut`` marks what is left of a longer span between rows that are computed on purpose.
+    """
 
     start: int
     end: int
@@ -58,6 +62,7 @@ class Span(NamedTuple):
     hops: int
     depth: int
     rows: tuple[Rows, ...]
+    cut: bool = False
 
     @property
     def length(self) -> int:
@@ -78,7 +83,7 @@ class Span(NamedTuple):
                 rows.append((node, offset + skip, used))
                 left -= used
             skip = max(0, skip - count)
-        return Span(start, end, self.delta, self.hops, self.depth, tuple(rows))
+        return self._replace(start=start, end=end, rows=tuple(rows))
 
     def without(self, start: int, end: int) -> list[Span]:
         """Return what is left when ``[start, end)`` is computed."""
@@ -116,6 +121,8 @@ class Window:
     """The positions ``[start, end)`` that one request prefills in this round.
 
     ``changes`` is the mirror's when the rows of `spans` were last known to be where they say.
+    ``again`` are positions cut out of spans to be computed although rows were found for them, in
+    order, and ``unmet`` counts those that there was no room for.
     """
 
     request: Any
@@ -123,6 +130,8 @@ class Window:
     end: int
     spans: list[Span] = field(default_factory=list)
     changes: int = -1
+    again: Sequence[int] = ()
+    unmet: int = 0
 
     def holes(self) -> list[tuple[int, int]]:
         """Return the positions to compute, as half-open intervals."""
@@ -138,6 +147,11 @@ class Window:
     def reused(self) -> int:
         """Number of tokens that are moved."""
         return sum(span.length for span in self.spans)
+
+    @property
+    def relinked(self) -> int:
+        """Number of rows that are computed although others were found for them."""
+        return bisect.bisect_left(self.again, self.end)
 
     def reach(self, budget: int) -> int:
         """Return the furthest end up to which at most `budget` tokens have to be computed.

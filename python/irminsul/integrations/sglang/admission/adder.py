@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from irminsul.integrations.sglang import compat, testing
-from irminsul.integrations.sglang.admission import budget, finding, guarding
+from irminsul.integrations.sglang.admission import budget, finding, guarding, relinking
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.admission.gathering import Gathering
 from irminsul.integrations.sglang.agreement import Agreement
@@ -86,6 +86,8 @@ class Admission:
         if self._must_wait(adder, request) or self._is_cut(adder):
             return _result("OTHER")
         window = self._window(adder, request)
+        if window.unmet and adder.can_run_list:
+            return _result("OTHER")  # an empty batch has room for more of its rows
         if self._waits_for_others(adder, window):
             return _result("CONTINUE")
 
@@ -243,9 +245,12 @@ class Admission:
         finding.find_spans(window, self._cache.mirror, namespace, limits, self._metrics)
         self._tiers.fill(window, limits)
         testing.keep_holes(window, self._settings.test_holes)
-        if self._costs is not None and testing.form(window.request, self._settings) is None:
-            finding.keep_worthwhile(window, self._costs, self._metrics)
+        form = testing.form(window.request, self._settings)
+        costs = self._costs if form is None else None
+        if costs is not None:
+            finding.keep_worthwhile(window, costs, self._metrics)
         finding.cut_to_limits([window], limits, self._metrics)
+        relinking.relink(window, self._settings, limits, costs, self._metrics)
 
     def _lend(self, call: Call, adder: Any, window: Window) -> Any:
         """Run `call` with a budget that leaves room for what the round moves."""

@@ -127,7 +127,7 @@ def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -
     if not any(window.spans for window in windows):
         return
     for window in windows:
-        window.spans = [span for span in window.spans if span.length >= limits.min_span]
+        window.spans = [s for s in window.spans if s.cut or s.length >= limits.min_span]
     while any(window.spans for window in windows) and _exceeds(windows, limits):
         owner = min(
             (window for window in windows if window.spans),

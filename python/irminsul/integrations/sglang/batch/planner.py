@@ -111,6 +111,8 @@ def trim(batch: Any, windows: list[Window], trimmed: Trimmed, metrics: Metrics) 
     for window, history in zip(windows, trimmed.histories, strict=True):
         _account(window, history)
     _count(trimmed.plan, metrics, sum(len(window.spans) for window in windows))
+    metrics.add("relinked_tokens", sum(window.relinked for window in windows))
+    metrics.add("unrelinked_tokens", sum(window.unmet for window in windows))
 
 
 def forget_produced_again(window: Window) -> None:

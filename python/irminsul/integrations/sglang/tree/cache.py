@@ -11,7 +11,6 @@ decode there and never see a moved row. Their rows are donors like any other.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,18 +23,13 @@ from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.start import refuse
 from irminsul.integrations.sglang.tiers.off import NoTiers
-from irminsul.integrations.sglang.tree import tenancy
+from irminsul.integrations.sglang.tree import options, tenancy
 from irminsul.integrations.sglang.tree.mirror import TreeMirror
 from irminsul.integrations.sglang.tree.nodes import touch
-
-logger = logging.getLogger(__name__)
 
 # Ends the extra_key of exact requests. A client whose own key ends so is served exactly as well,
 # and in another subtree, so no row that was moved is ever found under such a key.
 EXACT_SUFFIX = "\0irminsul-exact"
-
-_OPTION = "irminsul"
-_MODES = ("reuse", "exact")
 
 
 class IrminsulRadixCache(RadixCache):  # type: ignore[misc]
@@ -204,37 +198,21 @@ def is_exact(request: Any, settings: Settings, metrics: Metrics) -> bool:
 
     Notes
     -----
-    A request chooses by ``custom_params``: ``{"irminsul": false}`` or
-    ``{"irminsul": {"mode": "exact"}}`` against, ``{"irminsul": true}`` or
-    ``{"irminsul": {"mode": "reuse"}}`` for it. What cannot be understood means exact.
+    A request chooses by its option, see `irminsul.integrations.sglang.tree.options`.
     """
     known: bool | None = getattr(request, "irm_exact", None)
     if known is None:
-        reason = refuse.request_reason(request) or _chosen(request, settings)
+        reason = refuse.request_reason(request) or options.exact_reason(request, settings)
         if reason is None and (request.extra_key or "").endswith(EXACT_SUFFIX):
             reason = "reserved_key"
-        if reason is not None:
+        if reason == "bad_option":
+            what = options.given(request)
+            metrics.fallback(reason, "custom_params option %.80r is not understood", what)
+        elif reason is not None:
             metrics.fallback(reason)
         known = reason is not None
         request.irm_exact = known
     return known
-
-
-def _chosen(request: Any, settings: Settings) -> str | None:
-    given = getattr(request.sampling_params, "custom_params", None)
-    option = given.get(_OPTION) if isinstance(given, dict) else None
-    if isinstance(option, dict) and set(option) <= {"mode"}:
-        option = option.get("mode", settings.mode)
-    if option is None:
-        option = settings.mode
-    elif isinstance(option, bool):
-        option = "reuse" if option else "exact"
-    if option not in _MODES:
-        logger.warning(
-            "irminsul: custom_params option %r is not understood; serving exactly", option
-        )
-        return "bad_option"
-    return "exact" if option == "exact" else None
 
 
 def _exact_key(key: Any) -> Any:

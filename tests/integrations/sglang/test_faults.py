@@ -235,8 +235,11 @@ def test_metrics_that_cannot_be_published_are_dropped(caplog: pytest.LogCaptureF
     metrics = Metrics(60.0)
 
     class Full:
-        def labels(self, **_: str) -> Any:
+        def inc(self, _: float) -> Any:
             raise OSError("No space left on device")
+
+        def labels(self, **_: str) -> Any:
+            return self
 
     metrics._published = {"rows": Full(), "plan_seconds": Full(), "fallback": Full()}
     metrics.add("rows", 3)

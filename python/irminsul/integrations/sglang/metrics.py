@@ -77,6 +77,9 @@ _GAUGES = {
 # Gauges that tell of what may never happen: 0 from the start.
 _NONE_YET = ("borrowing_requests", "saved_slots")
 
+# Published under labels that are looked up each time; the others are kept with theirs.
+_UNBOUND = _EXTRA_LABELS.keys() | _GAUGES.keys()
+
 _REGISTRY_INTERVAL = 1.0
 
 
@@ -142,7 +145,9 @@ class Metrics:
         if metric is None:
             return
         try:
-            getattr(metric.labels(**self._labels, **labels), verb)(value)
+            if name in _UNBOUND:
+                metric = metric.labels(**self._labels, **labels)
+            getattr(metric, verb)(value)
         except Exception:
             self._published = {}
             logger.warning("irminsul: nothing is published to /metrics any more", exc_info=True)
@@ -238,12 +243,13 @@ class Metrics:
         }
         for name, (text, bounds) in _OBSERVED.items():
             made[name] = client.Histogram(_PREFIX + name, text, names, buckets=bounds)
-        # What never happens is shown as 0, so that a rate of it is not missing data.
-        for name in made.keys() - _EXTRA_LABELS.keys():
-            made[name].labels(**self._labels)
         for name, text in _GAUGES.items():
             # One file per process: without a mode each scheduler that ever lived would be listed.
             made[name] = client.Gauge(_PREFIX + name, text, names, multiprocess_mode="mostrecent")
+        # With its labels each is shown as 0 from the start, so that a rate of what never happens is
+        # not missing data, and needs no search for them on the data path.
+        for name in made.keys() - _UNBOUND:
+            made[name] = made[name].labels(**self._labels)
         for name in _NONE_YET:
             made[name].labels(**self._labels).set(0)
         return made

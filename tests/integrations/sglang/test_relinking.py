@@ -91,6 +91,14 @@ def test_the_rows_are_those_that_the_transformers_engine_chooses(
     spans_there = [taken(*one) for one in spans]
     wanted = engine.mentions.new_mentions(np.array(tokens, np.uint32), exact, spans_there)
     assert got.tolist() == wanted.tolist()
+    again = sorted(got.tolist()[::2])
+    left = relinking.without(window.spans, again, 0)
+    for part in left:
+        whole = next(s for s in window.spans if s.start <= part.start < s.end)
+        assert part == whole.part(part.start, part.end)._replace(cut=part.cut)
+    kept = [position for part in left for position in range(part.start, part.end)]
+    every = [position for s in window.spans for position in range(s.start, s.end)]
+    assert sorted([*kept, *again]) == every
 
 
 def test_a_row_saw_what_stands_above_it_in_the_tree_and_not_beside_it() -> None:

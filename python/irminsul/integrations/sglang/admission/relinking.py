@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,9 +99,22 @@ def without(spans: Sequence[Span], positions: Sequence[int], near: int) -> list[
         if parts == [whole]:
             found.append(span)
         else:
-            rests = [span.part(low, high) for low, high in parts if high - low > near]
-            found += [rest._replace(cut=True) for rest in rests]
+            found += _rests(span, [(low, high) for low, high in parts if high - low > near])
     return found
+
+
+def _rests(span: Span, parts: Sequence[tuple[int, int]]) -> Iterator[Span]:
+    """Yield the ascending `parts` of `span`; hundreds, most of them within one node's rows."""
+    _, _, delta, hops, depth, rows, _ = span
+    at, run = span.start, iter(rows)
+    node, offset, count = next(run)
+    for low, high in parts:
+        while at + count <= low:
+            at += count
+            node, offset, count = next(run)
+        one = high <= at + count
+        own = ((node, offset + low - at, high - low),) if one else span.part(low, high).rows
+        yield Span(low, high, delta, hops, depth, own, True)
 
 
 def new_mentions(window: Window, tokens: array[int]) -> Positions:

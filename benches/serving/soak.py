@@ -31,7 +31,7 @@ import plans
 from bystanders import ANSWER, BEST, Bystanders, compared
 from common import Ids, Server
 from rows import Row, row, save, show
-from soak_engine import VOCABULARY, described, engine, memory
+from soak_engine import VOCABULARY, described, engine, memory, rivals
 
 
 @dataclass
@@ -201,6 +201,7 @@ def parsed() -> argparse.Namespace:
         choices=("count", "wait"),
         help="of flashinfer on a GPU: count plans that overtake the last one, or let them wait",
     )
+    parser.add_argument("--rivals", type=int, default=0, help="processes that fight for the GPU")
     parser.add_argument("--engine", default="{}", help="more engine arguments, as JSON")
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
@@ -241,7 +242,8 @@ def run(arguments: argparse.Namespace) -> tuple[list[Row], bool]:
         await asyncio.gather(*(soak.client(until) for _ in range(arguments.clients)))
 
     while (now := time.monotonic()) < end:
-        server.run(everyone(min(end, now + max(20.0, arguments.minutes * 6))))
+        with rivals(arguments.rivals):
+            server.run(everyone(min(end, now + max(20.0, arguments.minutes * 6))))
         soak.idle()
         before = before or memory(server)
         minutes = f"{(time.monotonic() - began) / 60:.1f} min"
@@ -258,7 +260,8 @@ def main() -> int:
     if arguments.compare:
         found = compared(*arguments.compare)
         show(found)
-        save(arguments.out, found)
+        made = json.loads(arguments.compare[0].read_text())
+        save(arguments.out, found, machine=made["machine"], command=made["command"])
         return 0
     return 0 if run(arguments)[1] else 1
 

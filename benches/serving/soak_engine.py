@@ -6,15 +6,29 @@ Must not know the load.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
 from common import Server
 
 VOCABULARY = 512
+
+_RIVAL = """
+import os, torch
+one = torch.zeros(8192, 8192, dtype=torch.bfloat16, device="cuda")
+other, parent = torch.empty_like(one), os.getppid()
+while os.getppid() == parent:
+    for _ in range(16):
+        torch.mm(one, one, out=other)
+    torch.cuda.synchronize()
+"""
 
 
 def engine(device: str, backend: str, page: int) -> tuple[str, dict[str, Any]]:
@@ -59,5 +73,19 @@ def described(arguments: argparse.Namespace) -> str:
     more = json.loads(arguments.engine)
     parts = [arguments.backend, arguments.attention_backend]
     parts += [f"page {arguments.page_size}"] * (arguments.page_size > 1)
+    parts += ["no plan guard"] * (os.environ.get("IRMINSUL_PLAN_GUARD") == "0")
+    parts += [f"{arguments.rivals} on the same GPU multiply matrices"] * bool(arguments.rivals)
     parts += ["no overlap"] * bool(more.get("disable_overlap_schedule"))
     return ", ".join(parts + ["plans wait"] * (arguments.plans == "wait"))
+
+
+@contextlib.contextmanager
+def rivals(count: int) -> Iterator[None]:
+    """Let `count` processes multiply matrices on the engine's GPU meanwhile."""
+    running = [subprocess.Popen([sys.executable, "-c", _RIVAL]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()

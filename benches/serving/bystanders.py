@@ -35,6 +35,7 @@ class Answer:
 
     tokens: list[int]
     best: list[dict[int, float]]
+    retracted: int = 0
 
     def apart(self, other: Answer) -> tuple[float, bool]:
         """Return the largest difference of logprobs, in nats, and whether other tokens came out."""
@@ -69,6 +70,7 @@ class Bystanders:
     apart: list[float] = field(default_factory=list)
     by_prompt: dict[int, list[tuple[float, bool]]] = field(default_factory=dict)
     flipped: list[float] = field(default_factory=list)
+    retracted: list[float] = field(default_factory=list)
     one_wrong_id: list[float] = field(default_factory=list)
     one_wrong_row: list[float] = field(default_factory=list)
 
@@ -107,11 +109,14 @@ class Bystanders:
     async def check(self, number: int) -> None:
         """Ask for the answer to one prompt again."""
         ids, answer = self.known[number]
-        apart, flipped = answer.apart(await self._answer(ids))
+        again = await self._answer(ids)
+        apart, flipped = answer.apart(again)
         self.apart.append(apart)
         self.by_prompt.setdefault(number, []).append((apart, flipped))
         if flipped:
             self.flipped.append(apart)
+        if again.retracted:
+            self.retracted.append(apart)
 
     def wrong(self) -> int:
         """Return how many answers were as far off as a wrong row would put them."""
@@ -128,6 +133,8 @@ class Bystanders:
             "flipped": len(self.flipped),
             "apart": spread(self.apart),
             "apart_where_flipped": spread(self.flipped),
+            "retracted": len(self.retracted),
+            "apart_where_retracted": spread(self.retracted),
             "one_wrong_id": spread(self.one_wrong_id),
             "one_wrong_row": spread(self.one_wrong_row),
             "by_prompt": {number: _prompt(seen) for number, seen in sorted(self.by_prompt.items())},
@@ -141,7 +148,7 @@ class Bystanders:
             {int(token): float(value) for value, token, *_ in place}
             for place in meta["output_top_logprobs"]
         ]
-        return Answer(tokens, best)
+        return Answer(tokens, best, int(meta.get("num_retractions", 0)))
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -92,7 +93,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "consistency.json")
     parser.add_argument("--check", action="store_true", help="32 samples a cell, short prompts")
     if "--check" in sys.argv:
-        parser.set_defaults(samples=32, tokens=256, documents=4, batch=4, chunk_tokens=1024)
+        parser.set_defaults(samples=32, tokens=256, documents=4, batch=16, chunk_tokens=1024)
+        parser.set_defaults(workers=min(4, len(os.sched_getaffinity(0))))
         parser.set_defaults(out=Path("build/studies/consistency.json"))
     options = parser.parse_args()
     if not (options.weights / "config.json").exists():

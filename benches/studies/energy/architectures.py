@@ -115,7 +115,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "mamba_head_dim": 64,
         "n_groups": 8,
         "conv_kernel": 4,
-        "chunk_size": 256,
+        "chunk_size": 128,
         "expand": 2,
         "layer_norm_epsilon": 1e-5,
     },

@@ -10,6 +10,7 @@ taken on the idle engine. Then the cache is emptied. Results are written after e
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,9 +87,36 @@ class Storm:
         self.engine("flush")
         self.left.append(self.engine("used"))
 
+    def others_rows(self, bar_id: str, case: str, judged: bool) -> list[Row]:
+        """Compare answers to those of the idle engine.
+
+        SGLang recomputes a retracted request's answer by prefill, and its logprobs with it. So of
+        those only tokens are judged: whether they part where two were nearly as likely.
+        """
+        rows = []
+        for retracted in (False, True):
+            pairs = [pair for pair in self.theirs if bool(pair[0]["retracted"]) == retracted]
+            counts = summary([ours for ours, _ in pairs], [idle for _, idle in pairs])
+            near = counts["margin"] <= 4 * self.usual
+            alike = near if retracted else by_rounding(counts, self.usual)
+            rows.append(
+                row(
+                    bar_id,
+                    case,
+                    f"answers of others, {'' if retracted else 'never '}retracted, that differ "
+                    f"from idle ones {'at near-ties' if retracted else 'by rounding'} at most",
+                    counts["answers"] if alike else counts["equal"],
+                    "",
+                    bar=f"== {len(pairs)}" if judged else None,
+                    samples=len(pairs),
+                    counts=counts,
+                    usual_noise=self.usual,
+                    other_lengths=sum(len(a["tokens"]) != len(a["logprobs"]) for a, _ in pairs),
+                )
+            )
+        return rows
+
     def rows(self, case: str) -> list[Row]:
-        counts = summary(*map(list, zip(*self.theirs, strict=True)))
-        alike = counts["answers"] if by_rounding(counts, self.usual) else counts["equal"]
         going = [answer for aborted, answer in self.borrowers if not aborted]
         whole = sum(len(answer["tokens"]) == LONG for answer in going)
         ended = sum(answer["ended"] == "abort" for _, answer in self.borrowers)
@@ -100,18 +128,11 @@ class Storm:
             more = {"samples": len(everyone), **more}
             return row("backend.2-storm", case, metric, value, "", bar=bar, **more)
 
+        rounds = {"samples": len(self.left)}
         return [
-            made(
-                "answers of others that differ from idle ones by rounding at most",
-                alike,
-                f"== {counts['answers']}",
-                counts=counts,
-                usual_noise=self.usual,
-            ),
+            *self.others_rows("backend.2-storm", case, judged=True),
             made("answers over borrowed rows that are whole", whole, f"== {len(going)}"),
-            made(
-                "slots in use after a round, most", max(self.left), "== 0", samples=len(self.left)
-            ),
+            made("slots in use after a round, most", max(self.left), "== 0", **rounds),
             made("requests aborted", ended, ">= 1"),
             made("retractions", sum(answer["retracted"] for answer in everyone), ">= 1"),
             *(made(said, counted.get(name, 0.0), ">= 1") for name, said in _COUNTED.items()),
@@ -129,28 +150,44 @@ def _failures(counted: dict[str, float]) -> dict[str, float]:
     return {r: value for r, value in reasons.items() if r != "exact" and r[:6] != "batch_"}
 
 
+def storms(arguments: argparse.Namespace) -> dict[str, Storm]:
+    """Start the engine that lends, and on request one with SGLang's own cache as a control."""
+    more = {"schedule_conservativeness": 0.05, "enable_metrics": True}
+    made = {"storm": (more, {"IRMINSUL_REUSE": "share", **CHECKS, **_PRESSED})}
+    if arguments.control:
+        made["stock"] = ({**more, "radix_cache_backend": None}, _PRESSED)
+    return {
+        name: Storm(engine, Drawn(arguments.model, 4), arguments.requests)
+        for name, engine in start(arguments, made).items()
+    }
+
+
 def main() -> int:
     made = parser(__doc__ or "", 64 * 191)
     made.add_argument("--requests", type=int, default=45, help="of a round")
     made.add_argument("--rounds", type=int, default=40)
     made.add_argument("--seconds", type=float, default=600, help="no round begins after these")
+    made.add_argument("--control", action="store_true", help="the same on SGLang's own cache")
     arguments = parsed(made)
-    clock = Clock(arguments.seconds)
-    variables = {"IRMINSUL_REUSE": "share", **CHECKS, **_PRESSED}
-    more = {"schedule_conservativeness": 0.05, "enable_metrics": True}
-    engine = start(arguments, {"storm": (more, variables)})["storm"]
-    storm = Storm(engine, Drawn(arguments.model, 4), arguments.requests)
-    rows = list[Row]()
+    clock, running, rows = Clock(arguments.seconds), storms(arguments), list[Row]()
+    ours, control = running["storm"], running.get("stock")
     try:
-        storm.prepare()
-        while clock.goes_on(len(storm.left), least=1) and len(storm.left) < arguments.rounds:
-            storm.round(len(storm.left))
-            case = f"{len(storm.left)} rounds of {storm.size} on {arguments.pool} slots"
-            rows = storm.rows(case)
+        for storm in running.values():
+            storm.prepare()
+        while clock.goes_on(len(ours.left), least=1) and len(ours.left) < arguments.rounds:
+            number = len(ours.left)
+            for storm in running.values():
+                storm.round(number)
+            case = f"{len(ours.left)} rounds of {ours.size} on {arguments.pool} slots"
+            rows = ours.rows(case)
+            if control:
+                case += ", SGLang's own cache"
+                rows += control.others_rows("backend.2-storm-control", case, judged=False)
             if arguments.out:
                 save(arguments.out, rows)
     finally:
-        engine.stop()
+        for storm in running.values():
+            storm.engine.stop()
         show(rows)
     return 0
 

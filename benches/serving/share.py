@@ -18,15 +18,16 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import share_profile
 from common import Clock, Ids, Prompts, Reply, vocabulary
-from rows import Row, ratio_row, save, show
+from rows import Row, ratio_row, row, save, show
 from share_engine import ANSWER, MODES, Engine, Held
 
 ROW_BYTES = 576 * 2  # of one token in one layer, bf16
@@ -117,80 +118,52 @@ def same(one: list[list[int]], other: list[list[int]]) -> tuple[int, int]:
 
 
 def rows_of(taken: Samples, arguments: argparse.Namespace) -> list[Row]:
-    single, held = taken.single, taken.held
     case = f"{arguments.sessions} sessions, {arguments.text} tokens"
-    layers = json.loads((Path(arguments.model) / "config.json").read_text())["num_hidden_layers"]
-    size = layers * ROW_BYTES / 1e9
-    slots = {mode: max(one.slots for one in held[mode]) for mode in MODES}
-    tokens = {mode: [reply.tokens for reply in held[mode][0].replies] for mode in MODES}
-    agreed, of = same(tokens["copy"], tokens["share"])
-    noise, _ = same(tokens["copy"], taken.alone)
-    samples = len(single["copy"])
-    common = {"bar_id": "backend.2", "case": case}
-    shorter = ratio_row(
-        "backend.2",
-        case,
-        [reply.first for reply in single["share"]],
-        "moved rows",
-        [reply.first for reply in single["copy"]],
-        "<= 1.00, within spread",
-    )
+    moved = {mode: [reply.first for reply in replies] for mode, replies in taken.single.items()}
+    shorter = partial(ratio_row, "backend.2", rival="moved rows")
+    alone = shorter(case, moved["share"], other=moved["copy"], bar="<= 1.00, within spread")
     together = [
-        ratio_row(
-            "backend.2",
+        shorter(
             f"{case} at once",
-            sorted(reply.first for reply in held["share"][turn].replies),
-            "moved rows",
-            sorted(reply.first for reply in held["copy"][turn].replies),
-            "",
+            sorted(reply.first for reply in share.replies),
+            other=sorted(reply.first for reply in copy.replies),
+            bar="",
         )
-        for turn in range(len(held["copy"]))
+        for share, copy in zip(taken.held["share"], taken.held["copy"], strict=True)
     ]
+    slots, answers, *rest = _held_rows(taken, arguments, partial(row, "backend.2", case))
+    return [slots, answers, alone, *together, *rest]
+
+
+def _held_rows(taken: Samples, arguments: argparse.Namespace, of: Callable[..., Row]) -> list[Row]:
+    """Return what sessions hold, whether they answer alike, how long they take, what was cached."""
+    copy, share = taken.held["copy"], taken.held["share"]
+    layers = json.loads((Path(arguments.model) / "config.json").read_text())["num_hidden_layers"]
+    slots = {mode: max(one.slots for one in held) for mode, held in taken.held.items()}
+    size = {mode: round(count * layers * ROW_BYTES / 1e9, 3) for mode, count in slots.items()}
+    tokens = [[reply.tokens for reply in held[0].replies] for held in (copy, share)]
+    agreed, every = same(*tokens)
+    noise, _ = same(tokens[0], taken.alone)
+    seconds = [statistics.median(one.seconds for one in held) for held in (share, copy)]
+    least = {mode: min(reply.cached for reply in got) for mode, got in taken.single.items()}
+    moved = {"rival": "moved rows", "samples": len(copy)}
+    less = round(slots["copy"] / slots["share"], 2)
+    held = of("KV held by all sessions, of the copies'", less, "times less", **moved)
+    equal = of(
+        "answer tokens equal to those over moved rows", agreed, f"of {every}", rival_value=noise
+    )
+    took = of(f"time for {ANSWER} tokens of all sessions", round(seconds[0], 3), "s", **moved)
+    cached = of("cached tokens of a prompt, least", least["share"], "tokens", **moved)
     return [
-        common
+        held | {"rival_value": 1.0, "bar": ">= 5", "slots": slots, "gigabytes": size},
+        equal
         | {
-            "metric": "KV held by all sessions, of the copies'",
-            "value": round(slots["copy"] / slots["share"], 2),
-            "unit": "times less",
-            "rival": "moved rows",
-            "rival_value": 1.0,
-            "bar": ">= 5",
-            "samples": len(held["copy"]),
-            "slots": slots,
-            "gigabytes": {mode: round(slots[mode] * size, 3) for mode in MODES},
-        },
-        common
-        | {
-            "metric": "answer tokens equal to those over moved rows",
-            "value": agreed,
-            "unit": f"of {of}",
             "rival": "moved rows, each session alone",
-            "rival_value": noise,
-            "bar": ">= the rival" if arguments.device != "cpu" else f"== {of}",
+            "bar": ">= the rival" if arguments.device != "cpu" else f"== {every}",
             "samples": arguments.sessions,
         },
-        shorter | {"samples": samples},
-        *together,
-        common
-        | {
-            "metric": f"time for {ANSWER} tokens of all sessions",
-            "value": round(statistics.median(one.seconds for one in held["share"]), 3),
-            "unit": "s",
-            "rival": "moved rows",
-            "rival_value": round(statistics.median(one.seconds for one in held["copy"]), 3),
-            "bar": None,
-            "samples": len(held["copy"]),
-        },
-        common
-        | {
-            "metric": "cached tokens of a prompt, least",
-            "value": min(reply.cached for reply in single["share"]),
-            "unit": "tokens",
-            "rival": "moved rows",
-            "rival_value": min(reply.cached for reply in single["copy"]),
-            "bar": None,
-            "samples": samples,
-        },
+        took | {"rival_value": round(seconds[1], 3)},
+        cached | {"rival_value": least["copy"], "samples": len(taken.single["copy"])},
     ]
 
 

@@ -20,7 +20,8 @@ def machine() -> str:
 
 
 def save(out: Path | None, command: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write `rows` and the `command` that made them to `out`, if there is one; one value a line."""
+    """Write `rows` and the `command` that made them to `out`, if there is one; one row a line."""
     if out is not None:
-        report = {"machine": machine(), "command": command, "rows": rows}
-        out.write_text(json.dumps(report, indent=0) + "\n")
+        head = json.dumps({"machine": machine(), "command": command}, indent=0).rstrip("}\n")
+        lines = ",\n".join(map(json.dumps, rows))
+        out.write_text(f'{head},\n"rows": [\n{lines}\n]}}\n')

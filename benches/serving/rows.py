@@ -78,7 +78,8 @@ def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
 def show(rows: Sequence[Row]) -> None:
     """Print one short line per row."""
     for row in rows:
-        extra = {k: row[k] for k in ("median_ms", "rival_median_ms", "spread") if k in row}
+        kept = ("rival_value", "median_ms", "rival_median_ms", "spread")
+        extra = {name: row[name] for name in kept if row.get(name) is not None}
         print(
             f"{row['bar_id']:<12} {row['case']:<18} {row['metric']:<44} {row['value']:<9} "
             f"bar {row.get('bar') or '-':<9} n={row['samples']:<4} {extra}",

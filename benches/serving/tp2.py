@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import one_gpu
 import torch
-from common import vocabulary
+from common import Server, vocabulary
 from irminsul.live.client import Reply, reply_from
 from irminsul.live.compare import differences
 from rows import Row, row, save, show
@@ -55,18 +55,16 @@ def prompts(model: str, documents: int, length: int) -> list[dict[str, list[int]
     ]
 
 
-def engine(arguments: argparse.Namespace, form: str, dump: str) -> Any:
+def engine(arguments: argparse.Namespace, form: str, dump: str) -> Server:
     """Start an engine in one of `FORMS` whose plans are written to `dump`."""
     ranks = 1 if form == "one" else 2
     # A model this small computes faster than it moves; its requests' ids say move it.
     os.environ.update(IRMINSUL_TEST_DUMP_ROWS=dump, IRMINSUL_TEST_FORM="1")
+    weights = list(Path(arguments.model).glob("*.safetensors"))
     options: dict[str, Any] = {
-        "model_path": arguments.model,
-        "radix_cache_backend": "irminsul",
-        "skip_tokenizer_init": True,
-        "grammar_backend": "none",
         "max_total_tokens": arguments.max_total_tokens,
         "tp_size": ranks,
+        "load_format": "auto" if weights else "dummy",
     }
     if form == "dp":
         options |= {"dp_size": ranks, "enable_dp_attention": True}
@@ -75,28 +73,24 @@ def engine(arguments: argparse.Namespace, form: str, dump: str) -> Any:
 
         os.environ.pop("SGLANG_CPU_OMP_THREADS_BIND", None)
         os.environ.update(cpu_host.environment(ranks=ranks))
-        options = cpu_host.engine_arguments(options.pop("model_path"), **options)
+        options = cpu_host.engine_arguments(arguments.model, **options)
     else:
-        weights = list(Path(arguments.model).glob("*.safetensors"))
         options |= {
-            "load_format": "auto" if weights else "dummy",
             "attention_backend": arguments.attention_backend,
             "mem_fraction_static": 0.85,  # ranks may share a GPU; the pool's size is given
             "cuda_graph_max_bs_decode": 8,
         }
     if arguments.one_gpu:
         options |= one_gpu.OPTIONS
-    import sglang
-
-    return sglang.Engine(**options)
+    return Server(arguments.model, "irminsul", **options)
 
 
-def ask(running: Any, ids: list[int], reuse: bool, apart: bool) -> Reply:
+def ask(running: Server, ids: list[int], reuse: bool, apart: bool) -> Reply:
     # Ranks of attention data parallelism are `apart`: one does not know the other's text.
-    known = inspect.signature(running.generate).parameters
+    known = inspect.signature(running.engine.generate).parameters
     field = "routed_dp_rank" if "routed_dp_rank" in known else "data_parallel_rank"
     pinned = {field: 0} if apart else {}
-    answer = running.generate(
+    answer = running.engine.generate(
         **pinned,
         rid=f"absorb-{uuid.uuid4().hex}",
         input_ids=ids,
@@ -112,15 +106,6 @@ def ask(running: Any, ids: list[int], reuse: bool, apart: bool) -> Reply:
     return reply_from(answer, 0.0, 0.0)
 
 
-def flush(running: Any) -> None:
-    """Empty the cache: an answer may arrive before the scheduler is idle, which then refuses."""
-    for _ in range(100):
-        if running.flush_cache().success:
-            return
-        time.sleep(0.05)
-    raise RuntimeError("the engine never became idle")
-
-
 def serve(arguments: argparse.Namespace, form: str, dump: str) -> Answers:
     """Answer every prompt on a fresh engine."""
     running, apart = engine(arguments, form, dump), form == "dp"
@@ -128,11 +113,11 @@ def serve(arguments: argparse.Namespace, form: str, dump: str) -> Answers:
     try:
         for asked in prompts(arguments.model, arguments.documents, arguments.length):
             found["cold"].append(ask(running, asked["moved"], reuse=False, apart=apart))
-            flush(running)
+            running.flush()
             for name, ids in asked.items():
                 found[name].append(ask(running, ids, reuse=True, apart=apart))
     finally:
-        running.shutdown()
+        running.stop()
     return found
 
 
@@ -171,7 +156,8 @@ def answer_rows(form: str, case: str, one: Answers, two: Answers) -> list[Row]:
     share = round(reused[1] / max(1, reused[0]), 4)
     beside = {"rival": "exact answers, two ranks to one", "samples": ours.answers}
     made = [
-        row(f"sglang.{form}2", case, metric, value, unit, rival_value=rival, **beside)
+        row(f"sglang.{form}2", case, metric, float(f"{value:.4g}"), unit, **beside)
+        | {"rival_value": float(f"{rival:.4g}")}
         for metric, value, rival, unit in (
             ("KL of the first token", ours.kl_most, noise.kl_most, "nats"),
             ("logprobs before a flip", ours.logprob_most, noise.logprob_most, "nats"),

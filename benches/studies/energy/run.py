@@ -178,19 +178,12 @@ def _rows(name: str, kind: str, taken: dict[str, list[Seen]], count: int) -> lis
 
 
 def _row(case: str, metric: str, value: float, unit: str, samples: int) -> Row:
+    found = {"bar_id": "quality.energy", "case": case, "metric": metric}
+    found |= {"value": float(f"{value:.4g}"), "unit": unit, "samples": samples}
+    if metric != "energy saved":
+        return found
     paper = next((said for part, said in PAPER.items() if part in case), "63-86")
-    compared = metric == "energy saved"
-    return {
-        "bar_id": "quality.energy",
-        "case": case,
-        "metric": metric,
-        "value": float(f"{value:.4g}"),
-        "unit": unit,
-        "rival": "paper" if compared else None,
-        "rival_value": paper if compared else None,
-        "bar": None,
-        "samples": samples,
-    }
+    return found | {"rival": "paper", "rival_value": paper}
 
 
 def show(rows: Sequence[Row]) -> None:

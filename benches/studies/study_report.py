@@ -6,11 +6,16 @@ Must not know what was measured.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
 def text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     """Return JSON: what `head` says of the run, then its rows."""
-    lines = ",\n  ".join(map(json.dumps, rows))
-    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n'
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n ]\n}}\n'
+
+
+def filled(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without their empty fields, where there are hundreds of rows."""
+    return [{key: value for key, value in row.items() if value is not None} for row in rows]

@@ -8,18 +8,19 @@ Usage: python benches/studies/consistency/run.py [--samples 1250] [--scenario NA
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "models"))
+sys.path[1:1] = [str(HERE.parent), str(HERE.parent / "models")]
 
 import arms  # noqa: E402
 import scenarios  # noqa: E402
+import study_report  # noqa: E402
 import torch  # noqa: E402
 import workers  # noqa: E402
 from tally import Tally  # noqa: E402
@@ -63,12 +64,9 @@ def _write(tally: Tally, options: argparse.Namespace, device: torch.device) -> N
             print(f"{row['case']:56} {row['metric']:28} {row['value']:8} {row['bar'] or ''}")
 
 
-def as_text(machine: str, command: str, rows: list[dict[str, object]]) -> str:
-    """JSON with one short row a line, for there are hundreds: what is null is left out."""
-    head = json.dumps({"machine": machine, "command": command}, indent=1)[:-2]
-    kept = [{key: value for key, value in row.items() if value is not None} for row in rows]
-    lines = [json.dumps(row, separators=(",", ":")) for row in kept]
-    return head + ',\n "rows": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+def as_text(machine: str, command: str, rows: Iterable[dict[str, object]]) -> str:
+    """Text of a results file."""
+    return study_report.text({"machine": machine, "command": command}, study_report.filled(rows))
 
 
 def _options() -> argparse.Namespace:

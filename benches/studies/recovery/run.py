@@ -6,9 +6,9 @@ Usage: python benches/studies/recovery/run.py TRACES [--cache DIR] [--only CASE 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +25,10 @@ from irminsul.traces.corpus import load_corpus
 from irminsul.traces.reader import read_calls
 from irminsul.traces.replay import IrminsulCache
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 import bars
+import study_report
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -140,6 +142,7 @@ class Study:
             yield row("matching.4", case, "tail_reused", share, bar=">= 95", rival=("prefix", 0.0))
 
     def ablation(self) -> Iterator[Row]:
+        every: dict[str, list[float]] = {label: [] for label in ABLATIONS}
         for name, corpus in self._sets():
             for label, policy in ABLATIONS.items() if name in BARS else ():
                 outcomes = cases.replay(corpus, IrminsulCache(policy=policy))
@@ -147,6 +150,10 @@ class Study:
                 spans = cases.spans_per_prompt(outcomes)
                 yield row("matching.1", case, "prefix_and_reuse", served)
                 yield row("matching.1", case, "spans_per_prompt", spans, unit="spans")
+                every[label].append(spans)
+        for label, found in every.items():
+            mean = statistics.mean(found)
+            yield row("matching.1", f"mean, {label}", "spans_per_prompt", mean, unit="spans")
 
     def analyze(self) -> Iterator[Row]:
         """Time the analysis of the largest set, its tokens taken from the cache."""
@@ -218,10 +225,10 @@ def main() -> int:
 def write(name: str, rows: list[Row]) -> None:
     machine = f"{platform.machine()}, CPython {platform.python_version()}, one core"
     command = f"python benches/studies/recovery/run.py TRACES --only {name}"
-    document = {"machine": machine, "command": command, "rows": rows}
     path = HERE / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    head = {"machine": machine, "command": command}
+    path.write_text(study_report.text(head, study_report.filled(rows)))
 
 
 if __name__ == "__main__":

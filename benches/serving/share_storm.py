@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from agreement import by_rounding, summary
+from agreement import by_rounding, parted, summary
 from backend_engine import Engine
 from backend_rows import USUAL_NOISE
 from common import Clock
@@ -65,7 +66,8 @@ class Storm:
         self.usual = max(USUAL_NOISE, together["noise"])
         self.engine("flush")
 
-    def round(self, number: int) -> None:
+    def round(self) -> None:
+        number = len(self.left)
         texts = self.drawn.texts
         self.engine("answers", asked([self.drawn.over(t, 90) for t in texts], "lender"), False)
         requests, places = list[dict[str, Any]](), list[int | None]()
@@ -111,10 +113,33 @@ class Storm:
                     samples=len(pairs),
                     counts=counts,
                     usual_noise=self.usual,
-                    other_lengths=sum(len(a["tokens"]) != len(a["logprobs"]) for a, _ in pairs),
+                    furthest=self._furthest(pairs),
                 )
             )
         return rows
+
+    def _furthest(self, pairs: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
+        """Return of the answers furthest off where they begin to be, and where tokens part."""
+        found = []
+        for ours, idle in pairs:
+            parts, margin, noise = parted(ours, idle)
+            # The distance of each step, as if the answer ended there.
+            steps = range(1, parts + 2)
+            cut = ({**ours, "tokens": ours["tokens"][:n]} for n in steps)
+            apart = [parted(one, idle)[2] for one in cut]
+            begins = next((n for n, far in enumerate(apart) if far > 4 * self.usual), None)
+            found.append(
+                {
+                    "noise": noise,
+                    "begins": begins,
+                    "parts": parts,
+                    "margin": margin,
+                    "retracted": ours["retracted"],
+                    "tokens": len(ours["tokens"]),
+                    "logprobs": len(ours["logprobs"]),
+                }
+            )
+        return sorted(found, key=lambda one: -one["noise"])[:5]
 
     def rows(self, case: str) -> list[Row]:
         going = [answer for aborted, answer in self.borrowers if not aborted]
@@ -151,11 +176,14 @@ def _failures(counted: dict[str, float]) -> dict[str, float]:
 
 
 def storms(arguments: argparse.Namespace) -> dict[str, Storm]:
-    """Start the engine that lends, and on request one with SGLang's own cache as a control."""
+    """Start the engine that lends, and controls on request."""
     more = {"schedule_conservativeness": 0.05, "enable_metrics": True}
-    made = {"storm": (more, {"IRMINSUL_REUSE": "share", **CHECKS, **_PRESSED})}
-    if arguments.control:
-        made["stock"] = ({**more, "radix_cache_backend": None}, _PRESSED)
+    known = {
+        "lent": (more, {"IRMINSUL_REUSE": "share", **CHECKS, **_PRESSED}),
+        "moved": (more, {"IRMINSUL_REUSE": "copy", **CHECKS, **_PRESSED}),
+        "stock": ({**more, "radix_cache_backend": None}, _PRESSED),
+    }
+    made = {name: known[name] for name in ("lent", *filter(None, arguments.control.split(",")))}
     return {
         name: Storm(engine, Drawn(arguments.model, 4), arguments.requests)
         for name, engine in start(arguments, made).items()
@@ -167,26 +195,24 @@ def main() -> int:
     made.add_argument("--requests", type=int, default=45, help="of a round")
     made.add_argument("--rounds", type=int, default=40)
     made.add_argument("--seconds", type=float, default=600, help="no round begins after these")
-    made.add_argument("--control", action="store_true", help="the same on SGLang's own cache")
+    made.add_argument("--control", default="", help="also: moved, stock")
     arguments = parsed(made)
     clock, running, rows = Clock(arguments.seconds), storms(arguments), list[Row]()
-    ours, control = running["storm"], running.get("stock")
+    ours = running.pop("lent")
+    everyone = [ours, *running.values()]
     try:
-        for storm in running.values():
-            storm.prepare()
-        while clock.goes_on(len(ours.left), least=1) and len(ours.left) < arguments.rounds:
-            number = len(ours.left)
-            for storm in running.values():
-                storm.round(number)
-            case = f"{len(ours.left)} rounds of {ours.size} on {arguments.pool} slots"
-            rows = ours.rows(case)
-            if control:
-                case += ", SGLang's own cache"
-                rows += control.others_rows("backend.2-storm-control", case, judged=False)
-            if arguments.out:
-                save(arguments.out, rows)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(Storm.prepare, everyone))
+            while clock.goes_on(len(ours.left), least=1) and len(ours.left) < arguments.rounds:
+                list(pool.map(Storm.round, everyone))
+                case = f"{len(ours.left)} rounds of {ours.size} on {arguments.pool} slots"
+                rows = ours.rows(case)
+                for name, storm in running.items():
+                    rows += storm.others_rows("backend.2-storm-control", f"{case}, {name}", False)
+                if arguments.out:
+                    save(arguments.out, rows)
     finally:
-        for storm in running.values():
+        for storm in everyone:
             storm.engine.stop()
         show(rows)
     return 0

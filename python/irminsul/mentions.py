@@ -24,6 +24,9 @@ __all__ = ["MOST", "Origin", "check_share", "new_mentions", "remaining"]
 MOST = 8
 """A token that a prompt holds more often is no name of anything."""
 
+# Ids below it are counted in an array of as many places.
+_DENSE = 1 << 21
+
 Positions = npt.NDArray[np.int64]
 
 
@@ -73,6 +76,8 @@ def new_mentions(
     -----
     Most ids of a long text are too common or unique, so only the others are sorted.
     """
+    if len(tokens) and tokens.max() >= _DENSE:
+        tokens = np.unique(tokens, return_inverse=True)[1]
     often = np.bincount(tokens)[tokens] if len(tokens) else np.empty(0, np.int64)
     rare = np.flatnonzero((often > 1) & (often <= MOST))
     # By id and then by position: mentions of one token lie side by side.

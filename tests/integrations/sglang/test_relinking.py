@@ -13,14 +13,16 @@ import pytest
 from adders import Node, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from irminsul.integrations.sglang.admission import adder, relinking
+from irminsul import mentions
+from irminsul.integrations.sglang.admission import adder, finding, relinking
 from irminsul.integrations.sglang.admission.costs import Costs
+from irminsul.integrations.sglang.batch import planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Span, Window
 from irminsul.integrations.sglang.tree import options
 from irminsul.integrations.sglang.tree.nodes import set_record
-from irminsul.integrations.sglang.tree.provenance import NodeRecord
+from irminsul.integrations.sglang.tree.provenance import Moved, NodeRecord
 
 LIMITS = Limits(rows=64, row_tokens=10**6, min_span=8, positions=10**6)
 engine = pytest.importorskip("irminsul.integrations.transformers", exc_type=ImportError)
@@ -97,7 +99,7 @@ def test_the_rows_are_those_that_the_transformers_engine_chooses(
         whole = next(s for s in window.spans if s.start <= part.start < s.end)
         assert part == whole.part(part.start, part.end)._replace(cut=part.cut)
     kept = [position for part in left for position in range(part.start, part.end)]
-    every = [position for s in window.spans for position in range(s.start, s.end)]
+    every = [position for whole in window.spans for position in range(whole.start, whole.end)]
     assert sorted([*kept, *again]) == every
 
 
@@ -237,3 +239,36 @@ def test_a_request_whose_rows_find_no_room_waits_for_a_batch_of_its_own(
     batch.can_run_list = []
     admission.add_one(adders.add_one_req, batch, second)
     assert batch.can_run_list == [second]
+
+
+def test_rests_of_a_span_are_one_donor_no_shallower_than_the_rows_between_them() -> None:
+    window = shuffled([20, 60, 180])
+    assert len(window.spans) == 4
+    assert planner._history(window) == [Moved(210, 400, 1, 1)]
+    window.request.irm_moved = [Moved(0, 40, 2, 5)]
+    window.start = 50
+    assert planner._history(window) == [Moved(0, 40, 2, 5), Moved(210, 400, 1, 5)]
+    other_span = window.spans[-1]._replace(start=410, end=429, delta=9)
+    window.spans.append(other_span)
+    assert planner._history(window)[1:] == [Moved(210, 400, 1, 5), Moved(410, 429, 1, 1)]
+
+
+def test_ranks_that_plan_differently_do_not_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, admission, document = adders.setting(Limits(2, 10**6, 8, 10**6), Settings(relink=0.1))
+    head = adders.ids(70, 3)
+    head[10] = document[100]
+    window = admission._window(adders.Adder(cache, None), one := named(head + document))
+    assert (window.unmet, len(window.spans)) == (1, 1)
+    monkeypatch.setattr(finding, "agreed", lambda *_: False)
+    window = admission._window(adders.Adder(cache, None), one)
+    assert (window.unmet, window.spans) == (0, [])
+
+
+def named(tokens: list[int]) -> Any:
+    return adders.request([*tokens, *adders.ids(20, 4)], sampling_params=None)
+
+
+def test_ids_of_any_size_are_counted_in_little_memory() -> None:
+    tokens = np.array([2**31 - 1, 5, 2**31 - 1, 5])
+    origins = [mentions.Origin(2, 4, 0)]
+    assert mentions.new_mentions(tokens, origins, np.eye(1, dtype=bool)).tolist() == [2, 3]

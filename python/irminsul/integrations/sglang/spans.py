@@ -167,6 +167,10 @@ class Window:
             position = span.end
         return min(self.end, position + left)
 
+    def give_up(self) -> None:
+        """Reuse nothing; what was chosen in that reuse goes with it."""
+        self.spans, self.again, self.unmet = [], (), 0
+
     def cut(self, end: int) -> None:
         """End the window at `end`, whose last token is computed."""
         self.end = end

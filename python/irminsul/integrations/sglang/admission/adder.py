@@ -222,7 +222,7 @@ class Admission:
             if not self._barred:
                 self._fill(window, self._left(adder))
         except Exception:
-            window.spans = []
+            window.give_up()
             self._metrics.fallback("planner", "planning failed; this request is computed in full")
         if finding.agreed([window], self._agreement):
             return window
@@ -230,9 +230,10 @@ class Admission:
             # Chunks arrive when they arrive: with those that all ranks have they may agree.
             limits = self._left(adder)
             self._tiers.meet(window, limits)
+            window.again, window.unmet = (), 0
             finding.cut_to_limits([window], limits, self._metrics)
         if not self._tiers.enabled or not finding.agreed([window], self._agreement):
-            window.spans = []
+            window.give_up()
             self._metrics.fallback("ranks_disagree", "ranks planned differently; computing")
         return window
 

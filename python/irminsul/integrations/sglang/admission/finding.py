@@ -108,7 +108,7 @@ def digest(windows: Sequence[Window]) -> int:
         return NOTHING
     numbers = []
     for window in windows:
-        numbers += [window.start, window.end, len(window.spans)]
+        numbers += [window.start, window.end, window.unmet, len(window.spans)]
         for span in window.spans:
             numbers += [span.start, span.end, span.delta, span.hops, span.depth, len(span.rows)]
             for node, offset, count in span.rows:

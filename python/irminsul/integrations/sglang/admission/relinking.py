@@ -87,7 +87,7 @@ def relink(
         moving = costs.cheapest(window.holes()) + costs.batch
         if moving > costs.cheapest([(window.start, window.end)]):
             metrics.add("unprofitable_spans", len(window.spans))
-            window.spans, window.again = [], []
+            window.give_up()
 
 
 def without(spans: Sequence[Span], positions: Sequence[int], near: int) -> list[Span]:

@@ -9,7 +9,7 @@ that is about to be freed. `prepare` builds everything and may fail; `trim` assi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from irminsul.integrations.sglang.spans import (
     BatchPlan,
     HostCopy,
     Share,
+    Span,
     Window,
 )
 from irminsul.integrations.sglang.tree import provenance
@@ -129,7 +130,30 @@ def _share(window: Window, computed: int) -> Share:
 
 def _history(window: Window) -> list[Moved]:
     known = provenance.forget_from(getattr(window.request, "irm_moved", []), window.start)
-    return known + [span.moved() for span in window.spans]
+    context = max((part.depth for part in known), default=0)
+    return known + list(_runs(window.spans, context))
+
+
+def _runs(spans: Sequence[Span], context: int) -> Iterator[Moved]:
+    """Yield how the rows of `spans` will have come about, over rows of depth `context`.
+
+    The rests of a span are one run with the few rows computed between them, as deep as those may
+    be: hundreds of runs would be hundreds of donors.
+    """
+    run: Moved | None = None
+    last: Span | None = None
+    for span in spans:
+        made = span.moved()
+        context = max(context, made.depth)
+        if run and last and span.cut and last.cut and span[2:5] == last[2:5]:
+            run = Moved(run.start, span.end, run.hops, context)
+        else:
+            if run:
+                yield run
+            run = made
+        last = span
+    if run:
+        yield run
 
 
 def _account(window: Window, history: list[Moved]) -> None:

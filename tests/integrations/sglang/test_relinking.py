@@ -98,9 +98,9 @@ def test_the_rows_are_those_that_the_transformers_engine_chooses(
     for part in left:
         whole = next(s for s in window.spans if s.start <= part.start < s.end)
         assert part == whole.part(part.start, part.end)._replace(cut=part.cut)
-    kept = [position for part in left for position in range(part.start, part.end)]
+    still = [position for part in left for position in range(part.start, part.end)]
     every = [position for whole in window.spans for position in range(whole.start, whole.end)]
-    assert sorted([*kept, *again]) == every
+    assert sorted([*still, *again]) == every
 
 
 def test_a_row_saw_what_stands_above_it_in_the_tree_and_not_beside_it() -> None:

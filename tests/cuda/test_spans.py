@@ -44,7 +44,7 @@ def test_equal_to_plain_torch(spans: int, longest: int) -> None:
     holes = [window.holes() for window in windows]
     moved, gaps = numbers.placed(windows, slots)
     wanted = numbers.made_of(windows, holes, moved, gaps, ids)
-    assert can_write(slots.device)
+    assert can_write(slots)
     made = numbers.written(windows, holes, slots, ids)
     assert made is not None
     assert made.inputs.is_pinned()
@@ -57,4 +57,4 @@ def test_a_run_beyond_the_tokens_is_refused() -> None:
 
     slots = torch.arange(8, device=CUDA)
     with pytest.raises(InvalidParams, match="run 0"):
-        write_spans(array("q", (slots.data_ptr(), 0, 1, 8, 0)), 8, 0, CUDA)
+        write_spans(array("q", (slots.data_ptr(), 0, 1, 8, 0)), 8, 0, slots)

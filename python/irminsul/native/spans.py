@@ -17,15 +17,13 @@ RUN = 5
 """Numbers of one run, see `write_spans`."""
 
 
-def can_write(device: torch.device) -> bool:
-    """Return whether `write_spans` runs on `device` as this thread stands."""
-    if device.type != "cuda":
-        return False
-    current = torch.cuda.current_device()
-    return device.index in (None, current) and loader.supports_device(current)
+def can_write(slots: Tensor) -> bool:
+    """Return whether `write_spans` runs where `slots` are, as this thread stands."""
+    device = slots.get_device()  # -1 on the CPU; what torch says in more words costs microseconds
+    return device >= 0 and device == torch._C._cuda_getDevice() and loader.supports_device(device)
 
 
-def write_spans(runs: array[int], computed: int, moved: int, device: torch.device) -> Tensor:
+def write_spans(runs: array[int], computed: int, moved: int, slots: Tensor) -> Tensor:
     """Enqueue what a planned batch has to know of each of its tokens; nothing is waited for.
 
     Parameters
@@ -37,8 +35,8 @@ def write_spans(runs: array[int], computed: int, moved: int, device: torch.devic
         first one's position, or the distance of all of them. No two runs share a token.
     computed, moved
         Number of tokens of either kind.
-    device
-        One that `can_write` has accepted; it owns every address.
+    slots : Tensor, int64
+        Any on the device that owns every address; `can_write` has accepted it.
 
     Returns
     -------
@@ -54,14 +52,14 @@ def write_spans(runs: array[int], computed: int, moved: int, device: torch.devic
         The launch failed.
     """
     handle = loader.library()
-    numbers = torch.empty(2 * computed + 3 * moved, dtype=torch.int64, device=device)
+    numbers = slots.new_empty(2 * computed + 3 * moved)
     address, length = runs.buffer_info()
     params = abi.SpansParams(
         runs=address,
         numbers=numbers.data_ptr(),
         num_computed=computed,
         num_moved=moved,
-        stream=torch.cuda.current_stream().cuda_stream,
+        stream=torch._C._cuda_getCurrentRawStream(numbers.get_device()),
         num_runs=length // RUN,
     )
     abi.check(handle, handle.irm_write_spans(ctypes.byref(params)), "write_spans")

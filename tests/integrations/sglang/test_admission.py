@@ -21,9 +21,9 @@ from adders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from irminsul import rotation
 from irminsul.errors import InvalidSlots
 from irminsul.integrations.sglang.admission import adder as admission_module
-from irminsul.integrations.sglang.admission import guarding
 from irminsul.integrations.sglang.admission.adder import Admission
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.settings import Settings
@@ -289,7 +289,7 @@ def test_rows_that_a_gpu_refused_to_move_end_reuse(monkeypatch: pytest.MonkeyPat
     def refused(*, wait: bool) -> None:
         raise InvalidSlots("an earlier relocate_rows wrote nothing: source slot 99")
 
-    monkeypatch.setattr(guarding, "check_relocations", refused)
+    monkeypatch.setattr(rotation, "check_relocations", refused)
     one = request(moved(document, 5))
     admission.add_one(add_one_req, Adder(cache, 128), one)
     assert one.extend_end == 128

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from irminsul.integrations.sglang.admission.costs import Costs
+from irminsul.integrations.sglang.admission.costs import Costs, _Sums
+from irminsul.integrations.sglang.spans import Span, Window
 
 
 def config(**changes: Any) -> Any:
@@ -108,3 +109,17 @@ def test_much_text_behind_a_short_prefix_is_not_absorbed() -> None:
     # An exact prefix makes SGLang absorb the rest in any case: then the span is a gain.
     assert COSTS.worthwhile(100, 8192, [span]) == {span}
     assert COSTS.worthwhile(0, 32_768, [(14_746, 18_022)]) == {(14_746, 18_022)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=6), st.integers(0, 9))
+def test_the_sums_around_spans_are_those_of_their_holes(
+    parts: list[tuple[int, int]], tail: int
+) -> None:
+    window, position = Window(None, 5, 5), 5
+    for hole, length in parts:
+        start, position = position + hole, position + hole + length
+        window.spans.append(Span(start, position, 1, 0, 0, ()))
+    window.end = position + tail
+    holes = [hole for hole in window.holes() if hole[0] < hole[1]]
+    spans = [(span.start, span.end) for span in window.spans]
+    assert _Sums.around(5, window.end, spans) == _Sums.of(holes)

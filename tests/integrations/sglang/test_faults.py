@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from array import array
 from typing import Any
@@ -99,9 +100,9 @@ ADMISSION = [
 
 
 @pytest.mark.parametrize(("owner", "name"), ADMISSION)
-@pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
+@pytest.mark.parametrize("when", ["always", "first", "second"])
 def test_a_failure_at_admission_is_a_miss(
-    owner: Any, name: str, second: bool, serving: Hooks, monkeypatch: pytest.MonkeyPatch
+    owner: Any, name: str, when: str, serving: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache: Any = serving.cache
     real, seen = getattr(owner, name), []
@@ -109,7 +110,8 @@ def test_a_failure_at_admission_is_a_miss(
     def injected(*args: Any, **kw: Any) -> Any:
         seen.append(next((a.rid for a in args if hasattr(a, "rid")), None))
         # Some are asked more than once for a request, so the second is told by the adder.
-        if second and not adder_of(cache).can_run_list:
+        later = bool(adder_of(cache).can_run_list)
+        if (when == "second" and not later) or (when == "first" and len(seen) > 1):
             return real(*args, **kw)
         raise LookupError("injected")
 
@@ -249,6 +251,12 @@ def test_metrics_that_cannot_be_published_are_dropped(caplog: pytest.LogCaptureF
     metrics.gauge("registry_tokens", 1.0)
     assert metrics.counts["rows"] == 3
     assert caplog.text.count("nothing is published") == 1
+
+
+def test_sglang_s_loader_imports_no_torch() -> None:
+    code = "import sys, irminsul.integrations.sglang.plugin; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_a_prompt_that_is_no_array_of_ids_is_a_miss(serving: Hooks) -> None:

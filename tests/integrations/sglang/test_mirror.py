@@ -32,7 +32,7 @@ def reused(mirror: TreeMirror, prompt: list[int]) -> list[tuple[Any, int, int]] 
     with mirror.registry.lookup(tokens, namespace=NAMESPACE) as plan:
         for part in plan.segments:
             if isinstance(part, Reuse):
-                return mirror.rows(part, tokens)
+                return mirror.rows(part.pieces, part.source, tokens, part.target)
     return None
 
 

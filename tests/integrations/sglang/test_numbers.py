@@ -16,7 +16,7 @@ from irminsul.integrations.sglang.spans import Span, Window
 from irminsul.native.spans import RUN
 
 
-def write_spans(runs: array[int], computed: int, moved: int, device: torch.device) -> torch.Tensor:
+def write_spans(runs: array[int], computed: int, moved: int, slots: torch.Tensor) -> torch.Tensor:
     """Do on the CPU what the kernel does, number by number."""
     made = torch.full((2 * computed + 3 * moved,), -1)
     slots, positions, source, target, deltas = made.split_with_sizes(
@@ -38,7 +38,7 @@ def write_spans(runs: array[int], computed: int, moved: int, device: torch.devic
 
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "can_write", lambda device: True)
+    monkeypatch.setattr(numbers, "can_write", lambda slots: True)
     monkeypatch.setattr(numbers, "write_spans", write_spans)
 
 
@@ -118,5 +118,16 @@ def test_what_the_kernel_cannot_read_is_made_by_torch(spoilt: str) -> None:
 def test_a_node_without_slots_is_no_plan() -> None:
     windows = [window_of(0, [(4, [9])], 6)]
     windows[0].spans[0].rows[0][0].value = None
+    slots, ids = batch_of(windows)
+    holes = [windows[0].holes()]
+    assert numbers.written(windows, holes, slots, ids) is None
+    moved, gaps = numbers.placed(windows, slots)
     with pytest.raises(AttributeError):
-        numbers.written(windows, [windows[0].holes()], *batch_of(windows))
+        numbers.made_of(windows, holes, moved, gaps, ids)
+
+
+def test_rows_on_the_host_are_not_for_the_kernel() -> None:
+    windows = [window_of(0, [(4, [9]), (3, [8])], 6)]
+    host = SimpleNamespace(on_host=True)
+    windows[0].spans[1] = windows[0].spans[1]._replace(rows=((host, 0, 8),))
+    assert numbers.written(windows, [windows[0].holes()], *batch_of(windows)) is None

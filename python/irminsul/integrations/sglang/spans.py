@@ -96,8 +96,7 @@ class Span(NamedTuple):
         return Moved(self.start, self.end, self.hops + turned, self.depth + 1)
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """What a lookup found for a prompt from `start` on, in that state of the mirror."""
 
     version: int
@@ -106,8 +105,7 @@ class Found:
     spans: Sequence[Span]
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """How the prompt tokens of one request are served in this round."""
 
     rid: str

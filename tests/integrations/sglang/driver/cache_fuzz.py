@@ -142,7 +142,7 @@ class Fuzz:
             for reuse in plan.segments:
                 if not isinstance(reuse, Reuse) or reuse.target + reuse.length > length:
                     continue
-                rows = self.cache.mirror.rows(reuse, tokens)
+                rows = self.cache.mirror.rows(reuse.pieces, reuse.source, tokens, reuse.target)
                 if rows is None:
                     self.facts["unresolved"] += 1
                     continue

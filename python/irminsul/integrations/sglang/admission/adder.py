@@ -166,8 +166,8 @@ class Admission:
             return False
         self._metrics.fallback("planner", "admission failed; this batch is computed in full")
         self.release()
-        # What was admitted before may be more than one forward holds.
-        self._overdrawn = True
+        # What was admitted before may be more than one forward holds: it is cut, with all of it.
+        self._overdrawn = self._barred = True
         return True
 
     def _must_wait(self, adder: Any, request: Any) -> bool:

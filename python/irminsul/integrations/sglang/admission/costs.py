@@ -38,6 +38,24 @@ class _Sums(NamedTuple):
             doubled += (end - start) * (start + end)  # causal: each query sees all before it
         return cls(rows, tokens, doubled / 2, behind)
 
+    @classmethod
+    def around(cls, start: int, end: int, spans: Iterable[Hole]) -> _Sums:
+        """Return the sums of the holes that ascending `spans` leave of ``[start, end)``."""
+        rows = behind = moved = doubled = 0
+        position = start
+        for low, high in spans:
+            if low > position:
+                rows += 1
+                behind += position
+            moved += high - low
+            doubled += (high - low) * (low + high)
+            position = high
+        if end > position:
+            rows += 1
+            behind += position
+        tokens = end - start
+        return cls(rows, tokens - moved, (tokens * (start + end) - doubled) / 2, behind)
+
 
 # Arithmetic per microsecond that a forward pass reaches, in FLOP.
 _LINEAR = 3.7e8
@@ -146,17 +164,22 @@ class Costs:
         spans
             Disjoint, ascending parts of it that could be moved.
         """
-        choices: list[tuple[float, Sequence[Hole]]] = [
-            (self.cheapest([(start, end)]), []),
-            (self.cheapest(_holes(start, end, spans)) + self.batch, spans),
-        ]
-        if self.decompresses and (long := self._long(start, spans)) != list(spans):
-            choices.append((self.cheapest(_holes(start, end, long)) + self.batch, long))
-        return set(min(choices, key=lambda choice: choice[0])[1])
+        kept: Sequence[Hole] = []
+        least = self._cheapest(_Sums.around(start, end, ()))
+        all_moved = self._cheapest(_Sums.around(start, end, spans)) + self.batch
+        if all_moved < least:
+            least, kept = all_moved, spans
+        long = self._long(start, spans) if self.decompresses else spans
+        if len(long) < len(spans):
+            some_moved = self._cheapest(_Sums.around(start, end, long)) + self.batch
+            kept = long if some_moved < least else kept
+        return set(kept)
 
     def cheapest(self, holes: Iterable[Hole]) -> float:
         """Return what `holes` cost in the cheapest form that SGLang can be made to run them in."""
-        sums = _Sums.of(holes)
+        return self._cheapest(_Sums.of(holes))
+
+    def _cheapest(self, sums: _Sums) -> float:
         if not self.decompresses or 0 < sums.behind < self.threshold:
             return self._absorbed(sums)
         decompressed = self._decompressed(sums)
@@ -166,28 +189,15 @@ class Costs:
         """Return the spans that are worth a row of their own in the decompressed form."""
         kept: list[Hole] = []
         before = start
+        token, pair, row, expand = self.token, self.pair_decompressed / 2, self.row, self.expand
         for low, high in spans:
-            saved = (high - low) * self.token + self.pair_decompressed * _pairs(low, high)
+            saved = (high - low) * (token + pair * (low + high))  # causal: half of all pairs
             # Right behind another span, or at the start, it makes no row: it only shortens one.
-            spent = self.row + high * self.expand if low > before else 0.0
+            spent = row + high * expand if low > before else 0.0
             if saved > spent:
                 kept.append((low, high))
                 before = high
         return kept
-
-
-def _pairs(start: int, end: int) -> float:
-    """Return how many (query, key) pairs the causal attention of a hole has."""
-    return (end - start) * (start + end) / 2
-
-
-def _holes(start: int, end: int, spans: Iterable[Hole]) -> list[Hole]:
-    found, position = [], start
-    for low, high in spans:
-        if low > position:
-            found.append((position, low))
-        position = high
-    return [*found, (position, end)] if end > position else found
 
 
 def _linear_weights(config: Any) -> float:

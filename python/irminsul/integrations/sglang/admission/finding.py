@@ -48,7 +48,8 @@ def find_spans(
         ]
     window.changes = known.changes
     follow(window, mirror, metrics)
-    window.cut(window.end)
+    if window.spans and window.spans[-1].end >= window.end:
+        window.cut(window.end)
 
 
 def _looked_up(
@@ -63,15 +64,16 @@ def _looked_up(
         found = [part for part in plan.segments if isinstance(part, Reuse)]
     spans = []
     for reuse in found:
-        if max(reuse.target, reuse.source) + reuse.length > limits.positions:
+        target, source, length = reuse.target, reuse.source, reuse.length
+        if max(target, source) + length > limits.positions:
             metrics.fallback("beyond_rotation_table")
             continue
-        rows = mirror.rows(reuse, tokens)
+        rows = mirror.rows(reuse.pieces, source, tokens, target)
         if rows is None:
             metrics.fallback("stale", "a planned donor is not what was recorded; computing")
             continue
-        end = reuse.target + reuse.length
-        spans.append(Span(reuse.target, end, reuse.delta, reuse.hops, reuse.depth, tuple(rows)))
+        given = target, target + length, target - source, reuse.hops, reuse.depth, tuple(rows)
+        spans.append(Span(*given))
     return spans
 
 
@@ -97,9 +99,10 @@ def keep_worthwhile(window: Window, costs: Costs, metrics: Metrics) -> None:
     """Give spans back to computation that would take longer to move than to compute."""
     if not window.spans:
         return
-    kept = costs.worthwhile(window.start, window.end, [(s.start, s.end) for s in window.spans])
-    metrics.add("unprofitable_spans", len(window.spans) - len(kept))
-    window.spans = [span for span in window.spans if (span.start, span.end) in kept]
+    kept = costs.worthwhile(window.start, window.end, [span[:2] for span in window.spans])
+    if len(kept) < len(window.spans):
+        metrics.add("unprofitable_spans", len(window.spans) - len(kept))
+        window.spans = [span for span in window.spans if span[:2] in kept]
 
 
 def digest(windows: Sequence[Window]) -> int:
@@ -126,8 +129,9 @@ def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -
     """Give the shortest spans back to computation until the batch keeps its limits."""
     if not any(window.spans for window in windows):
         return
+    least = limits.min_span
     for window in windows:
-        window.spans = [s for s in window.spans if s.cut or s.length >= limits.min_span]
+        window.spans = [s for s in window.spans if s.cut or s.end - s.start >= least]
     while any(window.spans for window in windows) and _exceeds(windows, limits):
         owner = min(
             (window for window in windows if window.spans),
@@ -138,5 +142,8 @@ def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -
 
 
 def _exceeds(windows: Sequence[Window], limits: Limits) -> bool:
+    most = sum(len(window.spans) + 1 for window in windows)
+    if most <= limits.rows and most * max(w.end for w in windows) <= limits.row_tokens:
+        return False
     starts = [start for window in windows for start, end in window.holes() if end > start]
     return len(starts) > limits.rows or sum(starts) > limits.row_tokens

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from irminsul.errors import IrminsulError
-from irminsul.rotation import check_relocations
 
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.admission.adder import Admission
@@ -66,8 +65,10 @@ def heed_faults(mirror: TreeMirror) -> None:
 
     That batch's rows were not written, so what was recorded of them is not what it says.
     """
+    from irminsul import rotation  # not above: this file is loaded in every process, torch is not
+
     try:
-        check_relocations(wait=False)
+        rotation.check_relocations(wait=False)
     except IrminsulError as error:
         lose_rows(mirror, error)
 

@@ -22,6 +22,7 @@ from irminsul.integrations.sglang.spans import Span, Window
 from irminsul.native.spans import can_write, write_spans
 
 Placed = list[tuple[Span, Tensor]]
+_INT64 = torch.int64
 Holes = Sequence[Sequence[tuple[int, int]]]
 
 
@@ -85,12 +86,12 @@ def made_of(
 
 
 def written(windows: Sequence[Window], holes: Holes, slots: Tensor, ids: Tensor) -> Numbers | None:
-    """Return what `made_of` would, written by one kernel; None where that cannot be.
+    """Return what `made_of` would of spans that are all moved, written by one kernel.
 
-    All spans are moved from tree nodes.
+    None where that cannot be, for example because rows come from host memory.
     """
     length = sum(window.end - window.start for window in windows)
-    if not can_write(slots.device) or not _are_plain(slots, length):
+    if not can_write(slots) or not _are_plain(slots, length):
         return None
     if len(ids) != length or ids.dtype is not torch.int64 or not ids.is_contiguous():
         return None
@@ -99,7 +100,7 @@ def written(windows: Sequence[Window], holes: Holes, slots: Tensor, ids: Tensor)
     runs = runs_of(windows, holes, slots, (computed, distant))
     if runs is None:
         return None
-    numbers = write_spans(runs, computed, distant, slots.device)
+    numbers = write_spans(runs, computed, distant, slots)
     parts = numbers.split_with_sizes((computed, computed, distant, distant, distant))
     inputs = torch.empty(computed, dtype=torch.int64, pin_memory=slots.is_cuda)
     copy_ids(windows, holes, ids, inputs)
@@ -119,27 +120,28 @@ def runs_of(
         How many are computed and how many moved. None is returned where the runs are not as many,
         or a node's slots are no int64 beside the batch's: the kernel trusts what it is given.
     """
-    runs = array("q")
+    runs: list[int] = []
     computed = moved = 0
     first, there = slots.data_ptr(), slots.is_cuda
     for window, found in zip(windows, holes, strict=True):
         base = first - 8 * window.start  # of position 0
         for start, end in found:
             if end > start:
-                runs.extend((base + 8 * start, 0, computed, end - start, start))
+                runs += (base + 8 * start, 0, computed, end - start, start)
                 computed += end - start
         for span in window.spans:
             given, delta = base + 8 * span.start, span.delta
             for node, offset, count in span.rows:
-                value = node.value
-                if not _are_plain(value, offset + count) or value.is_cuda is not there:
+                value = getattr(node, "value", None)  # rows on the host have none
+                if value is None or value.is_cuda is not there:
                     return None
-                source = value.data_ptr() + 8 * offset
-                runs.extend((given, source, moved, count, delta))
+                if not _are_plain(value, offset + count):
+                    return None
+                runs += (given, value.data_ptr() + 8 * offset, moved, count, delta)
                 given += 8 * count
                 moved += count
         first += 8 * (window.end - window.start)
-    return runs if (computed, moved) == tokens else None
+    return array("q", runs) if (computed, moved) == tokens else None
 
 
 def copy_ids(windows: Sequence[Window], holes: Holes, ids: Tensor, kept: Tensor) -> None:
@@ -155,7 +157,7 @@ def copy_ids(windows: Sequence[Window], holes: Holes, ids: Tensor, kept: Tensor)
 
 def _are_plain(slots: Tensor, least: int) -> bool:
     """Return whether `slots` are int64, one behind the other, and `least` of them at least."""
-    return slots.dtype is torch.int64 and slots.is_contiguous() and slots.numel() >= least
+    return slots.dtype is _INT64 and slots.is_contiguous() and slots.numel() >= least
 
 
 def _numbers(

@@ -10,8 +10,7 @@ that is about to be freed. `prepare` builds everything and may fail; `trim` assi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -41,8 +40,7 @@ def windows_of(batch: Any) -> list[Window]:
     ]
 
 
-@dataclass(frozen=True)
-class Trimmed:
+class Trimmed(NamedTuple):
     """What `trim` will make of a batch."""
 
     plan: BatchPlan
@@ -88,7 +86,7 @@ def _made(
 ) -> tuple[numbers.Numbers, HostCopy | None, Any]:
     """Return the numbers of a trimmed batch, what it copies from the host, and what it borrows."""
     slots, ids = batch.out_cache_loc, batch.prefill_input_ids_cpu
-    if divide is None and not any(span.on_host for window in windows for span in window.spans):
+    if divide is None:
         made = numbers.written(windows, holes, slots, ids)
         if made is not None:
             return made, None, None
@@ -130,6 +128,8 @@ def _share(window: Window, computed: int) -> Share:
 
 def _history(window: Window) -> list[Moved]:
     known = provenance.forget_from(getattr(window.request, "irm_moved", []), window.start)
+    if not window.again:
+        return known + [span.moved() for span in window.spans]
     context = max((part.depth for part in known), default=0)
     return known + list(_runs(window.spans, context))
 

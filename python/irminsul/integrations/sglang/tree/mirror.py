@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from irminsul import Namespace, Registry, Reuse
+from irminsul import Namespace, Piece, Registry
 from irminsul.errors import InternalError, IrminsulError, UnknownNode
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.tree import provenance
@@ -154,31 +154,35 @@ class TreeMirror:
             self.registry.clear()
         self._metrics.fallback(reason, "%s", message)
 
-    def rows(self, reuse: Reuse, tokens: array[int]) -> list[Rows] | None:
-        """Return the live rows behind `reuse`, or None when any of them is not what it claims.
+    def rows(
+        self, pieces: Iterable[Piece], source: int, tokens: array[int], target: int
+    ) -> list[Rows] | None:
+        """Return the live rows behind `pieces`, or None when any of them is not what it claims.
 
         Parameters
         ----------
-        reuse
-            Segment of a plan made for `tokens` just now.
-        tokens
-            The prompt's token ids.
+        pieces
+            Of a segment of a plan made for `tokens` just now.
+        source
+            Position at which the first row was computed.
+        tokens, target
+            The prompt's token ids, and the position that the first row is for.
         """
         found: list[Rows] = []
-        target, source = reuse.target, reuse.source
-        for piece in reuse.pieces:
-            node = self._owners.get(piece.node)
+        for piece in pieces:
+            key, length = piece.node, piece.length
+            node = self._owners.get(key)
             record = None if node is None else record_of(node)
             if node is None or record is None:
                 return None
-            offset = piece.offset + offset_of(piece.node, record)
+            offset = piece.offset + offset_of(key, record)
             if record.start + offset != source:
                 return None
-            if not hold(node, offset, tokens, target, piece.length):
+            if not hold(node, offset, tokens, target, length):
                 return None
-            found.append((node, offset, piece.length))
-            target += piece.length
-            source += piece.length
+            found.append((node, offset, length))
+            target += length
+            source += length
         return found
 
     def follow(

@@ -37,7 +37,7 @@ def hold(node: Any, offset: int, tokens: array[int], target: int, count: int) ->
     if node.value is None:
         return False
     held: array[int] = node.key.token_ids
-    if min(offset, target) < 0 or offset + count > len(held) or target + count > len(tokens):
+    if offset < 0 or target < 0 or offset + count > len(held) or target + count > len(tokens):
         return False
     if not held.typecode == tokens.typecode == "q":
         return False

@@ -88,7 +88,7 @@ def install() -> None:
 def guard() -> None:
     """Wrap the function in its module; an SGLang that plans otherwise is left alone."""
     module, name = _place()
-    original = getattr(module, name, None)
+    original: Any = getattr(module, name, None)
     if hasattr(original, _MARK) or not compat.optional_row(TARGET).resolved:
         return
 

@@ -42,7 +42,7 @@ class PlanGuard:
     def __init__(self, metrics: Metrics) -> None:
         import torch  # SGLang loads this file in every process, also where nothing is served
 
-        self._cuda = torch.cuda
+        self._cuda: Any = torch.cuda
         self._metrics = metrics
 
     def plan(self, original: Callable[..., Any], wrapper: Any, *args: Any, **kw: Any) -> Any:

@@ -95,7 +95,7 @@ ADMISSION = [
     (compat, "extend_end"),
     (compat, "count_moved"),
     (finding, "find_spans"),
-    (refuse, "request_reason"),
+    (refuse, "round_reason"),
 ]
 
 
@@ -251,6 +251,28 @@ def test_metrics_that_cannot_be_published_are_dropped(caplog: pytest.LogCaptureF
     metrics.gauge("registry_tokens", 1.0)
     assert metrics.counts["rows"] == 3
     assert caplog.text.count("nothing is published") == 1
+
+
+def test_a_retracted_answer_with_logprobs_shares_no_batch_with_moved_rows(
+    serving: Hooks,
+) -> None:
+    """SGLang takes the answer's logprobs anew, for which all of the batch is computed in full."""
+    cache: Any = serving.cache
+    admission, document = serving.admission, ids(DOCUMENT, 1)
+    prompt = moved(document, 7)
+    asked = {"return_logprob": True, "logprob_start_len": len(prompt), "origin_input_ids": prompt}
+    fresh = request(prompt, **asked)
+    again = request(prompt + ids(12, 8), **asked, retracted_stain=True)
+    adder = Adder(cache, 600)
+    admission.add_one(add_one_req, adder, fresh)
+    assert fresh.extend_end == len(prompt), "without an answer it moves its rows"
+    assert admission.add_one(add_one_req, adder, again) is Result.OTHER
+    adder = Adder(cache, 600)
+    admission.add_one(add_one_req, adder, again)
+    beside = request(moved(document, 5))
+    admission.add_one(add_one_req, adder, beside)
+    assert not admission.lends()
+    assert sum(one.extend_end for one in adder.can_run_list) <= 600
 
 
 def test_sglang_s_loader_imports_no_torch() -> None:

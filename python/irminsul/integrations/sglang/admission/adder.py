@@ -174,7 +174,7 @@ class Admission:
         """Return whether `request` would undo the plans of those already in the batch."""
         if not self.lends():
             return False
-        return refuse.request_reason(request) is not None or self._left(adder).rows < 1
+        return refuse.round_reason(request) is not None or self._left(adder).rows < 1
 
     def _is_cut(self, adder: Any) -> bool:
         """Return whether the round ends inside a request of the batch: it is the batch's last.
@@ -241,6 +241,8 @@ class Admission:
         namespace = self._cache.lookup_namespace(window.request)
         if namespace is None or window.end - window.start <= limits.min_span:
             return
+        if refuse.round_reason(window.request) is not None:
+            return
         if testing.selected(window.request, self._settings.test_planner_raises):
             raise RuntimeError("asked to fail by IRMINSUL_TEST_PLANNER_RAISES")
         finding.find_spans(window, self._cache.mirror, namespace, limits, self._metrics)
@@ -275,7 +277,7 @@ class Admission:
         self._windows.append(window)
         self._gathering.saw(len(adder.can_run_list) + self._decoders(adder))
         # Its results are cut by lengths that a plan changes, so the whole batch is computed.
-        self._barred |= refuse.request_reason(window.request) is not None
+        self._barred |= refuse.round_reason(window.request) is not None
 
     def _lock(self, window: Window) -> list[Any]:
         spans = [span for span in window.spans if not span.on_host]

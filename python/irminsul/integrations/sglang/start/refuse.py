@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from irminsul.integrations.sglang.compat import attention_groups, server_value
+from irminsul.integrations.sglang.compat import attention_groups, prompt_tokens, server_value
 from irminsul.integrations.sglang.tree import tenancy
 
 # Extend paths that were read to write a batch's KV before reading any, and to take the absorbed
@@ -121,6 +121,19 @@ def request_reason(request: Any) -> str | None:
         if getattr(request, name, None) is not None:
             return "scoring"
     return None
+
+
+def round_reason(request: Any) -> str | None:
+    """Return why a batch that `request` joins now must stay as it is, or None.
+
+    What `batch_reason` will say of it: a request that was retracted prefills its own answer again,
+    and SGLang takes the logprobs of that as it takes a prompt's.
+    """
+    reason = request_reason(request)
+    if reason is None and request.return_logprob and request.logprob_start_len >= 0:
+        inside = request.logprob_start_len < len(prompt_tokens(request))
+        return "prompt_logprobs" if inside else None
+    return reason
 
 
 def batch_reason(batch: Any) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from common import Bench, Clock, Ids, Load, Prompts, energy_counter, interleaved
 from forms import forms
+from relinked import relinked
 from rows import Row, ratio_row, row
 
 COLD, MOVED = 4, 30  # requests of one reading of the energy counter
@@ -249,4 +250,5 @@ STEPS: dict[str, Callable[[Bench], list[Row]]] = {
     "plain": plain,
     "recorded": recorded,
     "forms": forms,
+    "relinked": relinked,
 }

@@ -90,6 +90,16 @@ class TestShifted:
 
 
 @pytest.mark.parametrize("name", WHOLE)
+def test_rows_that_lack_a_mention_are_computed_over_what_stands_before_them(name: str) -> None:
+    relinked = facts(name)["shifted"]["relinked"]
+    assert relinked["wanted"] == relinked["counted"] == 8
+    assert (relinked["missing"], relinked["besides"], relinked["still_moved"]) == ([], [], True)
+    for oracle in (relinked["oracle"], relinked["before"]):
+        assert oracle["rows"] <= 2 * oracle["rows_cold"]
+        assert oracle["logits"] <= 2 * oracle["logits_cold"]
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_at_every_shift_turning_beats_leaving_keys_as_they_were(name: str) -> None:
     shifts = facts(name)["shifted"]["shifts"]
     assert set(shifts) == {"1", "-1", "17", "-17", "1000", "-1000"}

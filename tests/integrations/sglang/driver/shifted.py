@@ -23,7 +23,46 @@ def run(host: Host) -> dict[str, Any]:
         host.run(writer.text(90) + document + writer.text(20), f"donor-{shift}")
     if host.config.get("shifts", True):
         facts["shifts"] = _shifts(host, writer)
+    facts["relinked"] = _relinked(host, writer)
     return facts
+
+
+def _relinked(host: Host, writer: Writer) -> dict[str, Any]:
+    """Two documents in another order, some of whose rows are computed again."""
+    one, two = writer.text(150), writer.text(150)
+    donor = writer.text(60) + one + two + writer.text(10)
+    prompt = writer.text(80) + two + one + writer.text(20)
+    found, moved = {}, {}
+    for name, share in (("off", 0), ("on", 0.03)):
+        host.flush()
+        host.run(donor, f"relink-{name}-donor")
+        rid, option = f"relink-{name}-absorb", {"irminsul": {"relink": share}}
+        found[name] = _moved(host, prompt, rid, custom_params=option)
+        spans = host.plans(rid)[0]["spans"]
+        moved[name] = {p: p - delta for start, end, delta in spans for p in range(start, end)}
+    again = moved["off"].keys() - moved["on"].keys()
+    wanted = _lacking(prompt, moved["off"])[: round(0.03 * len(moved["off"]))]
+    return {
+        **found["on"],
+        "wanted": len(wanted),
+        "missing": sorted(set(wanted) - again),
+        "besides": [p for p in again if min(abs(p - other) for other in wanted) > 8],
+        "still_moved": moved["on"].items() <= moved["off"].items(),
+        "before": found["off"]["oracle"],
+        "counted": host.counts()["relinked_tokens"],
+    }
+
+
+def _lacking(prompt: list[int], source: dict[int, int]) -> list[int]:
+    """Return moved positions with an earlier mention that did not come before their row's."""
+    found = []
+    for at, token in enumerate(prompt):
+        often = prompt.count(token)
+        earlier = [p for p in range(at) if prompt[p] == token]
+        lacks = any(source.get(p, at + 10**6) >= source.get(at, 0) for p in earlier)
+        if at in source and lacks and often <= 8:
+            found.append((often, at))
+    return [at for _, at in sorted(found)]
 
 
 def _shifts(host: Host, writer: Writer) -> dict[str, dict[str, float]]:
@@ -52,9 +91,9 @@ def _shifts(host: Host, writer: Writer) -> dict[str, dict[str, float]]:
     return facts
 
 
-def _moved(host: Host, prompt: list[int], rid: str) -> dict[str, Any]:
+def _moved(host: Host, prompt: list[int], rid: str, **options: Any) -> dict[str, Any]:
     logprobs = {"return_logprob": True, "top_logprobs_num": VOCABULARY, "max_new_tokens": 1}
-    got = host.run(prompt, rid, **logprobs)
+    got = host.run(prompt, rid, **logprobs, **options)
     cold = host.exact(prompt, f"{rid}-cold", **logprobs)
     plan = host.plans(rid)[0]
     rows = host.rows(rid, len(prompt))["rows"][:, : len(prompt)].float()

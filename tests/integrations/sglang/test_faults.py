@@ -233,7 +233,7 @@ def test_a_fault_of_an_earlier_batch_does_not_end_this_one(
     assert cache.metrics.fallbacks["relocation"] == 1
 
 
-def test_metrics_that_cannot_be_published_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_that_cannot_be_published_are_kept_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics(60.0)
 
     class Full:
@@ -250,7 +250,7 @@ def test_metrics_that_cannot_be_published_are_dropped(caplog: pytest.LogCaptureF
     metrics.fallback("planner", "%s", "told")
     metrics.gauge("registry_tokens", 1.0)
     assert metrics.counts["rows"] == 3
-    assert caplog.text.count("nothing is published") == 1
+    assert caplog.text.count("was not published") == 1
 
 
 def test_a_retracted_answer_with_logprobs_shares_no_batch_with_moved_rows(

@@ -140,7 +140,7 @@ class Metrics:
         self._tell(name, "set", value)
 
     def _tell(self, name: str, verb: str, value: float, **labels: str) -> None:
-        """Publish, if anything is; a failure (a full disk) ends publishing and not the engine."""
+        """Publish, if anything is; a failure (a full disk) is told and ends nothing."""
         metric = self._published.get(name)
         if metric is None:
             return
@@ -149,8 +149,8 @@ class Metrics:
                 metric = metric.labels(**self._labels, **labels)
             getattr(metric, verb)(value)
         except Exception:
-            self._published = {}
-            logger.warning("irminsul: nothing is published to /metrics any more", exc_info=True)
+            if self.due("publishing", self._interval):
+                logger.warning("irminsul: %s was not published", name, exc_info=True)
 
     def timed(self, name: str) -> _Timed:
         """Observe how many seconds a ``with`` block takes, also when it raises."""

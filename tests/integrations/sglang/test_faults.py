@@ -233,7 +233,9 @@ def test_a_fault_of_an_earlier_batch_does_not_end_this_one(
     assert cache.metrics.fallbacks["relocation"] == 1
 
 
-def test_metrics_that_cannot_be_published_are_kept_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_that_cannot_be_published_are_kept_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     metrics = Metrics(60.0)
 
     class Full:

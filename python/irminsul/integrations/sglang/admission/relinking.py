@@ -56,19 +56,14 @@ class Choice:
 
 
 def relink(
-    window: Window,
-    settings: Settings,
-    limits: Limits,
-    costs: Costs | None,
-    metrics: Metrics,
+    window: Window, settings: Settings, limits: Limits, costs: Costs | None, metrics: Metrics
 ) -> None:
     """Cut rows out of the spans of `window`, at most the share that its request or `settings` say.
 
     Parameters
     ----------
     limits
-        What the batch still holds. Rows beyond it stay moved, the least wanted; `window.unmet`
-        counts them.
+        What the batch still holds. The least wanted rows beyond it stay moved: `window.unmet`.
     costs
         Where moving with these holes takes longer than computing everything, all is computed.
     """
@@ -136,7 +131,7 @@ def new_mentions(window: Window, tokens: array[int]) -> Positions:
     above = _above(nodes)[node_of[:, None], node_of]
     own = (span_of[:, None] == span_of) & (above | (on_host != 0))
     saw = own | (above & (exact != 0)[:, None])
-    shared = np.array([_shared(node, tokens, window.start) for node in nodes], np.int64)
+    shared = _shared(nodes, tokens, window.start)
     edges = [0, *sorted({end for end in shared.tolist() if end})]
     prefix = [Origin(low, high, low, False) for low, high in itertools.pairwise(edges)]
     before = (shared[node_of][:, None] >= edges[1:]) & (exact != 0)[:, None]
@@ -184,19 +179,21 @@ def _above(nodes: Sequence[Any]) -> NDArray[np.bool_]:
     return found
 
 
-def _shared(node: Any, tokens: array[int], most: int) -> int:
-    """Return how many of the first `most` ids of `tokens` the path to `node` begins with."""
-    path = []
-    while most and (record := record_of(node)) is not None:
-        path.append((node, record.start))
-        node = node.parent
-    length = 0
-    for part, start in reversed(path):
-        count = min(len(part.key), most - start)
-        if start != length or count <= 0 or not hold(part, 0, tokens, start, count):
-            break
-        length += count
-    return length
+def _shared(nodes: Sequence[Any], tokens: array[int], most: int) -> Positions:
+    """Return, for each node, how many of the first `most` ids its path and `tokens` begin with."""
+    known: dict[int, int] = {}
+    for node in nodes:
+        path = []
+        while most and id(node) not in known and (record := record_of(node)) is not None:
+            path.append((node, record.start))
+            node = node.parent
+        length = known.get(id(node), 0)
+        for part, start in reversed(path):
+            count = min(len(part.key), most - start)
+            if start == length and count > 0 and hold(part, 0, tokens, start, count):
+                length += count
+            known[id(part)] = length
+    return np.array([known.get(id(node), 0) for node in nodes], np.int64)
 
 
 _NOTHING: Positions = np.empty(0, np.int64)

@@ -184,6 +184,13 @@ def test_what_is_dearer_to_move_with_its_holes_is_computed() -> None:
     assert (window.spans, list(window.again)) == ([], [])
 
 
+def test_a_span_of_which_nothing_is_left_leaves_nothing_to_wait_for() -> None:
+    window = Window(request(names(3), sampling_params=None), 0, 400)
+    window.spans = [span(200, 9, path(list(range(400))), 100)]
+    relinking.relink(window, Settings(relink=0.2), LIMITS, None, Metrics(60.0))
+    assert (window.spans, list(window.again), window.unmet) == ([], [], 0)
+
+
 def test_a_choice_holds_for_later_rounds_over_parts_of_its_spans(monkeypatch: Any) -> None:
     window = shuffled([20, 60, 180])
     monkeypatch.setattr(relinking, "new_mentions", None)

@@ -78,11 +78,15 @@ def relink(
     # A rest that is no longer than what one more run costs is computed as well.
     near = settings.span_cost if settings.span_cost >= 0 else Policy().span_cost
     window.spans = without(window.spans, window.again, near)
-    if costs is not None:
-        moving = costs.cheapest(window.holes()) + costs.batch
-        if moving > costs.cheapest([(window.start, window.end)]):
-            metrics.add("unprofitable_spans", len(window.spans))
-            window.give_up()
+    if not window.spans or (costs is not None and _dear(window, costs)):
+        metrics.add("unprofitable_spans", len(window.spans))
+        window.give_up()
+
+
+def _dear(window: Window, costs: Costs) -> bool:
+    """Return whether computing all of `window` takes less time than moving its spans."""
+    moving = costs.cheapest(window.holes()) + costs.batch
+    return moving > costs.cheapest([(window.start, window.end)])
 
 
 def without(spans: Sequence[Span], positions: Sequence[int], near: int) -> list[Span]:

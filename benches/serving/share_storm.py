@@ -89,57 +89,42 @@ class Storm:
         self.engine("flush")
         self.left.append(self.engine("used"))
 
-    def others_rows(self, bar_id: str, case: str, judged: bool) -> list[Row]:
+    def others_row(self, bar_id: str, case: str, judged: bool) -> Row:
         """Compare answers to those of the idle engine.
 
-        SGLang recomputes a retracted request's answer by prefill, and its logprobs with it. So of
-        those only tokens are judged: whether they part where two were nearly as likely.
+        SGLang loses a logprob of a retracted request now and then, and those behind it move up. Of
+        such an answer the tokens are judged alone: whether they part where two were nearly as
+        likely.
         """
-        rows = []
-        for retracted in (False, True):
-            pairs = [pair for pair in self.theirs if bool(pair[0]["retracted"]) == retracted]
-            counts = summary([ours for ours, _ in pairs], [idle for _, idle in pairs])
-            near = counts["margin"] <= 4 * self.usual
-            alike = near if retracted else by_rounding(counts, self.usual)
-            rows.append(
-                row(
-                    bar_id,
-                    case,
-                    f"answers of others, {'' if retracted else 'never '}retracted, that differ "
-                    f"from idle ones {'at near-ties' if retracted else 'by rounding'} at most",
-                    counts["answers"] if alike else counts["equal"],
-                    "",
-                    bar=f"== {len(pairs)}" if judged else None,
-                    samples=len(pairs),
-                    counts=counts,
-                    usual_noise=self.usual,
-                    furthest=self._furthest(pairs),
-                )
-            )
-        return rows
+        short = [len(ours["logprobs"]) < len(ours["tokens"]) for ours, _ in self.theirs]
+        pairs = [
+            ({**ours, "logprobs": []} if lost else ours, idle)
+            for (ours, idle), lost in zip(self.theirs, short, strict=True)
+        ]
+        counts = summary([ours for ours, _ in pairs], [idle for _, idle in pairs])
+        return row(
+            bar_id,
+            case,
+            "answers of others that differ from idle ones by rounding at most",
+            counts["answers"] if by_rounding(counts, self.usual) else counts["equal"],
+            "",
+            bar=f"== {len(pairs)}" if judged else None,
+            samples=len(pairs),
+            counts=counts,
+            usual_noise=self.usual,
+            retracted=sum(bool(ours["retracted"]) for ours, _ in pairs),
+            logprobs_lost=sum(short),
+            furthest=self._furthest(pairs),
+        )
 
     def _furthest(self, pairs: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
-        """Return of the answers furthest off where they begin to be, and where tokens part."""
+        """Say of the answers furthest off where their tokens part, and how likely the two were."""
         found = []
         for ours, idle in pairs:
-            parts, margin, noise = parted(ours, idle)
-            # The distance of each step, as if the answer ended there.
-            steps = range(1, parts + 2)
-            cut = ({**ours, "tokens": ours["tokens"][:n]} for n in steps)
-            apart = [parted(one, idle)[2] for one in cut]
-            begins = next((n for n, far in enumerate(apart) if far > 4 * self.usual), None)
-            found.append(
-                {
-                    "noise": noise,
-                    "begins": begins,
-                    "parts": parts,
-                    "margin": margin,
-                    "retracted": ours["retracted"],
-                    "tokens": len(ours["tokens"]),
-                    "logprobs": len(ours["logprobs"]),
-                }
-            )
-        return sorted(found, key=lambda one: -one["noise"])[:5]
+            steps, margin, noise = parted(ours, idle)
+            kept = {"retracted": ours["retracted"], "logprobs": len(ours["logprobs"])}
+            found.append({"noise": noise, "steps": steps, "margin": margin, **kept})
+        return sorted(found, key=lambda one: -one["noise"])[:3]
 
     def rows(self, case: str) -> list[Row]:
         going = [answer for aborted, answer in self.borrowers if not aborted]
@@ -155,7 +140,7 @@ class Storm:
 
         rounds = {"samples": len(self.left)}
         return [
-            *self.others_rows("backend.2-storm", case, judged=True),
+            self.others_row("backend.2-storm", case, judged=True),
             made("answers over borrowed rows that are whole", whole, f"== {len(going)}"),
             made("slots in use after a round, most", max(self.left), "== 0", **rounds),
             made("requests aborted", ended, ">= 1"),
@@ -208,7 +193,8 @@ def main() -> int:
                 case = f"{len(ours.left)} rounds of {ours.size} on {arguments.pool} slots"
                 rows = ours.rows(case)
                 for name, storm in running.items():
-                    rows += storm.others_rows("backend.2-storm-control", f"{case}, {name}", False)
+                    bar_id = "backend.2-storm-control"
+                    rows.append(storm.others_row(bar_id, f"{case}, {name}", judged=False))
                 if arguments.out:
                     save(arguments.out, rows)
     finally:

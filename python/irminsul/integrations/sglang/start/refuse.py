@@ -19,7 +19,7 @@ from irminsul.integrations.sglang.tree import tenancy
 # form for it. A backend from elsewhere says so with ``accepts_virtual_rows = True``.
 BACKENDS = ("triton", "flashinfer", "flashmla", "fa3", "cutlass_mla", "torch_native")
 # Those that irminsul's own tests have run, its own with them; of others only the source was read.
-RUN_BACKENDS = ("flashinfer", "torch_native", "irminsul")
+RUN_BACKENDS = ("flashinfer", "fa3", "triton", "torch_native", "irminsul")
 
 # Server argument -> the sentence; refused when the argument is set to something true.
 _FLAGS: dict[str, str] = {

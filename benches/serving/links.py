@@ -10,6 +10,7 @@ those rows. `--weights` is a model of benches/studies/models, trained with `--re
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import json
 import os
@@ -23,11 +24,10 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[1:1] = [str(HERE.parent / "studies" / name) for name in ("models", "consistency")]
 
-import numpy as np  # noqa: E402
 import scenarios  # noqa: E402
 import tasks  # noqa: E402
 import torch  # noqa: E402
-from common import Server  # noqa: E402
+from common import Reply, Server  # noqa: E402
 from irminsul.demo import cpu_host  # noqa: E402
 from irminsul.demo.model import TinyModel  # noqa: E402
 from rows import Row, row, save, show  # noqa: E402
@@ -74,75 +74,112 @@ def _padded(weight: Tensor, heads: int, parts: tuple[int, ...], to: tuple[int, .
     return out.flatten(0, 1)
 
 
-def ask(server: Server, trial: scenarios.Trial, option: Any) -> tuple[float, dict[str, bool]]:
+async def ask(
+    server: Server, trial: scenarios.Trial, tenant: str, option: Any
+) -> tuple[float, dict[str, bool]]:
     """Serve one trial; return the computed share of its context, and which answers are right."""
-    chosen = {"sampling": {"custom_params": {"irminsul": option}}}
-    server.flush()
+    chosen = {"custom_params": {"irminsul": option}}
+
+    async def send(ids: list[int], count: int = 1) -> Reply:
+        return await server._answer(ids, RID, count, sampling=dict(chosen), extra_key=tenant)
+
     if option:
         for ids in trial.history:
-            server.serve(np.array(ids), RID)
-    context = server.serve(np.array(trial.context), RID, **chosen)
-    right = {}
-    for question in trial.questions:
-        ids = np.array([*trial.context, *question.prompt])
-        got = server.serve(ids, RID, tokens=len(question.answer), **chosen)
-        right[question.kind] = tuple(got.tokens) == question.answer
-    return 1 - context.cached / context.prompt, right
+            await send(list(ids))
+    context = await send(list(trial.context))
+    replies = await asyncio.gather(
+        *(send([*trial.context, *q.prompt], len(q.answer)) for q in trial.questions)
+    )
+    asked = zip(trial.questions, replies, strict=True)
+    return 1 - context.cached / context.prompt, {
+        q.kind: tuple(r.tokens) == q.answer for q, r in asked
+    }
 
 
-def made(arms: dict[str, Any], computed: Counter[str], right: Counter[Any], done: int) -> list[Row]:
-    """Return how many answers of each kind were right, and the share that was computed for them."""
-    found = []
-    for arm in arms:
-        share = round(100 * computed[arm] / done, 2)
-        for kind in tasks.KINDS:
-            value = round(100 * right[arm, kind] / done, 2)
-            case = f"shuffled documents, {kind}, {arm}"
-            found.append(
-                row("links", case, "right answers", value, "%", samples=done, computed=share)
-            )
-    return found
+class Tally:
+    """Trials that are asked in every way, several at once, and what came out so far."""
+
+    def __init__(self, server: Server, arms: dict[str, Any], maker: scenarios.Maker) -> None:
+        self.done = 0
+        self._server, self._arms, self._maker = server, arms, maker
+        self._computed, self._right = Counter[Any](), Counter[Any]()
+
+    async def run(self, given: argparse.Namespace) -> None:
+        """Ask until there are enough samples or no time is left; write the file as they end."""
+        numbers, ends = iter(range(given.samples)), time.monotonic() + given.seconds
+
+        async def worker() -> None:
+            for number in numbers:
+                if time.monotonic() > ends and self.done:
+                    return
+                await self._trial(number)
+                if given.out:
+                    save(given.out, self.rows())
+
+        await asyncio.gather(*(worker() for _ in range(given.at_once)))
+
+    async def _trial(self, number: int) -> None:
+        trial = self._maker.trial("reordered", number)
+        asked = (ask(self._server, trial, f"{number}-{arm}", o) for arm, o in self._arms.items())
+        for arm, (share, answers) in zip(self._arms, await asyncio.gather(*asked), strict=True):
+            self._computed[arm] += share
+            self._right.update((arm, kind) for kind, good in answers.items() if good)
+        self.done += 1
+
+    def rows(self) -> list[Row]:
+        """Return how many answers of each kind were right, and the computed share of contexts."""
+        found = []
+        for arm in self._arms:
+            share = round(100 * self._computed[arm] / self.done, 2)
+            for kind in tasks.KINDS:
+                value = round(100 * self._right[arm, kind] / self.done, 2)
+                case = f"shuffled documents, {kind}, {arm}"
+                metric, samples = "right answers", self.done
+                found.append(
+                    row("links", case, metric, value, "%", samples=samples, computed=share)
+                )
+        return found
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--backend", default="flashinfer")
     parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--at-once", type=int, default=1, help="trials")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)
     parser.add_argument("--relink", type=float, nargs="*", default=[0.02])
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = parsed()
     arms: dict[str, Any] = {FULL: False, "irminsul": True}
     arms |= {f"relink {100 * share:g} %": {"relink": share} for share in given.relink}
     os.environ["IRMINSUL_TEST_FORM"] = "1"
     sizes = TinyModel(layers=4, nope_head_dim=48, value_head_dim=48, rope_factor=1)
-    options: dict[str, Any] = {"attention_backend": given.backend}
+    options: dict[str, Any] = {
+        "attention_backend": given.backend,
+        "max_total_tokens": 600_000,
+        "cuda_graph_max_bs_decode": 64,
+    }
     if given.device == "cuda":
         sizes = dataclasses.replace(sizes, heads=16, nope_head_dim=128, value_head_dim=128)
     else:
         os.environ.update(cpu_host.environment())
-        options = cpu_host.engine_arguments("", max_running_requests=256)
+        options = cpu_host.engine_arguments("", max_running_requests=256, max_total_tokens=65_536)
     maker = scenarios.Maker(given.tokens, given.documents, tasks.Filler(), reading=True)
-    computed, right = Counter[str](), Counter[Any]()
     with tempfile.TemporaryDirectory() as folder:
         write(given.weights, Path(folder), sizes)
-        fixed = {"load_format": "auto", "max_total_tokens": 65_536, "chunked_prefill_size": -1}
-        server = Server(folder, "irminsul", **{**options, **fixed, "model_path": folder})
-        began, done = time.monotonic(), 0
-        while done < given.samples and (not done or time.monotonic() - began < given.seconds):
-            trial = maker.trial("reordered", done)
-            for arm, option in arms.items():
-                share, answers = ask(server, trial, option)
-                computed[arm] += share
-                right.update((arm, kind) for kind, good in answers.items() if good)
-            done += 1
-            if given.out:
-                save(given.out, made(arms, computed, right, done))
-        show(made(arms, computed, right, done))
+        fixed = {"load_format": "auto", "chunked_prefill_size": -1, "model_path": folder}
+        server = Server(folder, "irminsul", **{**options, **fixed})
+        tally = Tally(server, arms, maker)
+        server.run(tally.run(given))
+        show(tally.rows())
         server.stop()
 
 

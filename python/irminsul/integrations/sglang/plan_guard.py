@@ -6,8 +6,8 @@ Knows one function of SGLang's flashinfer MLA backend; must not know batches, tr
 memory of the captured size and has it copied to the device. Nothing waits for that copy before the
 next plan of this size rewrites the memory. Under overlap scheduling the host is up to a step ahead
 of the device; where the device falls behind, because other processes take it away, a step runs with
-the plan of the next one and reads keys of other requests (measured: docs/sglang.md). Neither reuse
-nor irminsul's streams are part of it. The wait costs about a microsecond where the copy has long ended.
+the plan of the next one and reads keys of other requests (figures in docs/sglang.md). Neither reuse
+nor irminsul's streams are part of it. Where the copy has ended, two calls of CUDA are all it costs.
 """
 
 from __future__ import annotations

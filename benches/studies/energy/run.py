@@ -37,6 +37,15 @@ SHARE = 83
 """Per cent of a longer hit that is known: what the paper says its cache recovers."""
 PAPER = {"hybrid": "about 0", "83": 63}
 """Per cent of energy saved in arXiv 2605.05696; elsewhere 63 to 86."""
+ENGINE: dict[str, dict[str, Any]] = {
+    # Kimi's latent layers decode by matrices that only a checkpoint's loader makes, and overlap
+    # decodes a token that nobody asked for.
+    "KDA hybrid": {
+        "disable_overlap_schedule": True,
+        "mamba_radix_cache_strategy": "extra_buffer",
+    },
+}
+"""What an architecture needs besides."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,7 @@ def start(name: str, folder: Path, length: int, options: dict[str, Any]) -> Serv
         # The holes of a prompt are rows of one batch for irminsul, which this bounds.
         "max_running_requests": 256 if latent else 8,
         "disable_cuda_graph": True,
+        **ENGINE.get(name, {}),
         **options,
     }
     return Server(str(write(name, folder)), "irminsul" if latent else "stock", **arguments)

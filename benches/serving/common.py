@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Server:
             "skip_tokenizer_init": True,
             "grammar_backend": "none",
             "random_seed": 0,
+            "nccl_port": free_port(),
         }
         if backend == "irminsul":
             arguments["radix_cache_backend"] = "irminsul"
@@ -232,6 +234,18 @@ def interleaved(
             ids, rid = cases[name](cold)
             taken[name].append(server.serve(ids, rid))
     return taken
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on, and that no connection is given.
+
+    SGLang's own choice may be taken by a connection before its ranks meet there, half a minute on.
+    """
+    for port in range(4_000 + os.getpid() * 7 % 11_000, 16_000):
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)):
+                return port
+    raise RuntimeError("no port below 16,000 is free")
 
 
 def vocabulary(model: str) -> int:

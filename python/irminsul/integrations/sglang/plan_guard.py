@@ -54,11 +54,17 @@ class PlanGuard:
             copied = self._cuda.Event()
             setattr(wrapper, _COPIED, copied)
         elif not copied.query():
-            self._metrics.add("late_plans", 1)
+            self._tell()
             copied.synchronize()
         result = original(wrapper, *args, **kw)
         copied.record()
         return result
+
+    def _tell(self) -> None:
+        self._metrics.add("late_plans", 1)
+        if self._metrics.due("late plans", 60.0):
+            count = self._metrics.counts["late_plans"]
+            logger.info("irminsul: %d decode plans had to wait for the copy of the last one", count)
 
 
 def install() -> None:

@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from common import free_port
 from irminsul.demo.model import TinyModel
 from rows import Row, row, save, show
 
@@ -60,7 +61,7 @@ def drive(
             "holes": [],
             "shifts": False,
             "scenarios": scenarios,
-            "arguments": {"attention_backend": backend},
+            "arguments": {"attention_backend": backend, "nccl_port": free_port()},
             # So small a model computes what it would move in less time; their ids say move it.
             "environment": {"IRMINSUL_TEST_FORM": "1"},
         }

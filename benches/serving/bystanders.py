@@ -139,7 +139,6 @@ class Bystanders:
             "one_wrong_row": spread(self.one_wrong_row),
             "by_prompt": {number: _prompt(seen) for number, seen in sorted(self.by_prompt.items())},
             "beyond": {str(at): sum(x > at for x in self.apart) for at in (0.1, 0.2, 0.5, 1.0)},
-            "widest": [round(x, 4) for x in sorted(self.apart)[-5:]],
         }
 
     async def _answer(self, ids: Ids) -> Answer:
@@ -155,7 +154,7 @@ def spread(values: list[float]) -> dict[str, float]:
     """Return quantiles of `values`; nothing of nothing."""
     if not values:
         return {}
-    at = {"least": 0, "p10": 10, "p50": 50, "p90": 90, "p99": 99, "p99.9": 99.9, "most": 100}
+    at = {"least": 0, "p10": 10, "p50": 50, "p99": 99, "most": 100}
     return {name: round(float(np.percentile(values, q)), 4) for name, q in at.items()}
 
 
@@ -163,7 +162,7 @@ def _prompt(seen: list[tuple[float, bool]]) -> dict[str, float]:
     """Return what was seen of one prompt: answers are no samples of their own, prompts are."""
     apart = [off for off, _ in seen]
     found: dict[str, float] = {"asked": len(seen), "flipped": sum(flip for _, flip in seen)}
-    return found | {name: spread(apart)[name] for name in ("p50", "p99", "most")}
+    return found | {name: spread(apart)[name] for name in ("p50", "most")}
 
 
 def compared(mine: Path, control: Path, *more: Path) -> list[Row]:

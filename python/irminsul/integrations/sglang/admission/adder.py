@@ -15,6 +15,7 @@ again without them, and then within the plain budget.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from irminsul.integrations.sglang import compat, testing
@@ -90,10 +91,7 @@ class Admission:
             return _result("OTHER")  # an empty batch has room for more of its rows
         if self._waits_for_others(adder, window):
             return _result("CONTINUE")
-
-        def call() -> Any:
-            return original(adder, request, *args, **kw)
-
+        call = partial(original, adder, request, *args, **kw)
         # The delayer counts calls over all ranks, so with it nothing may be tried twice.
         if window.spans and adder.prefill_delayer_single_pass is None:
             locked = self._lock(window)
@@ -116,10 +114,7 @@ class Admission:
         """Around ``PrefillAdder.add_chunked_req``: the next round of a long prompt."""
         self.release()
         window = self._window(adder, request)
-
-        def call() -> Any:
-            return original(adder, request, *args, **kw)
-
+        call = partial(original, adder, request, *args, **kw)
         locked = self._lock(window)
         if window.spans and budget.has_room(adder, window):
             result = self._lend(call, adder, window)

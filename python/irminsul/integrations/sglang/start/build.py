@@ -112,30 +112,26 @@ def _build(context: Any, options: Settings) -> Any:
     if options.reuse == "share":
         share.connect(cache, context, options, metrics)
     _add_tiers(context, cache, table, options, metrics, policy)
-    requests = int(context.params.req_to_token_pool.size)
-    limits = Limits(
-        rows=min(options.max_rows or requests, requests),
-        row_tokens=options.max_row_tokens,
-        min_span=policy.min_span,
-        positions=table.max_positions,
-        forward_tokens=_forward_tokens(context),
-    )
-    hooks = Hooks(
-        cache,
-        pool,
-        table,
-        limits,
-        options,
-        metrics,
-        Agreement.of(context),
-        _costs(context, pool, options),
-    )
+    limits, agreement = _limits(context, options, policy, table), Agreement.of(context)
+    costs = _costs(context, pool, options)
+    hooks = Hooks(cache, pool, table, limits, options, metrics, agreement, costs)
     absorb.install()
     runtime.install(hooks)
     _announce(context, pool, table, options)
     _warn_of_slow_moves(pool.kv_buffer[0])
     plan_guard.warn(context.server_args, options)
     return cache
+
+
+def _limits(context: Any, options: Settings, policy: Policy, table: RopeTable) -> Limits:
+    requests = int(context.params.req_to_token_pool.size)
+    return Limits(
+        rows=min(options.max_rows or requests, requests),
+        row_tokens=options.max_row_tokens,
+        min_span=policy.min_span,
+        positions=table.max_positions,
+        forward_tokens=_forward_tokens(context),
+    )
 
 
 def _forward_tokens(context: Any) -> int:

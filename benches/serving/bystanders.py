@@ -24,6 +24,7 @@ from rows import Row, row
 ANSWER = 16  # tokens of an answer
 BEST = 10  # tokens at each place whose logprobs are compared
 TRIALS = 48  # prompts with one wrong id
+SUMS = ("asked", "flipped", "apart", "beyond")
 SETTLED, SETTLING = 0.05, 20  # nats between two answers that agree, and how often to ask
 
 Ask = Callable[[Ids], Awaitable[tuple[dict[str, Any], list[int]]]]
@@ -173,7 +174,7 @@ def compared(mine: Path, control: Path, *more: Path) -> list[Row]:
     mine, control
         Results of two runs of ``soak.py``.
     *more
-        Results of runs that were arranged otherwise: what they saw of bystanders is kept.
+        Results of runs that were arranged otherwise: the sums of what they saw are kept.
     """
     own = json.loads(mine.read_text())["rows"]
     beside = [_seen(json.loads(path.read_text())["rows"]) for path in (control, *more)]
@@ -199,6 +200,8 @@ def compared(mine: Path, control: Path, *more: Path) -> list[Row]:
         | {"rival": "stock", "rival_value": rival, "bar": bar, "samples": one["asked"]}
         for metric, value, rival, bar in rows
     ]
+    for side in beside[1:]:
+        side["bystanders"] = {name: side["bystanders"][name] for name in SUMS}
     return [*own, *found, *({**side, "bar": None} for side in beside)]
 
 

@@ -139,8 +139,9 @@ def namespace_vectors() -> list[dict[str, Any]]:
 
 
 def render(vectors: list[dict[str, Any]]) -> str:
-    """One line per vector, so that a difference shows which one changed."""
-    return "[\n" + ",\n".join(json.dumps(vector) for vector in vectors) + "\n]\n"
+    """One line per vector, so that a difference shows which one changed; no spaces."""
+    lines = (json.dumps(vector, separators=(",", ":")) for vector in vectors)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def files() -> dict[str, str]:

@@ -127,6 +127,7 @@ def runner(**changes: Any) -> Any:
     pool = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "store_dtype": torch.bfloat16}
     pool |= {"size": 4096}
     arguments: dict[str, Any] = {"speculative_algorithm": None, "speculative_eagle_topk": None}
+    arguments |= {"cuda_graph_config": None}
     own: dict[str, Any] = {"use_mla_backend": True, "page_size": 64}
     for name, value in changes.items():
         next(group for group in (pool, arguments, own) if name in group)[name] = value
@@ -135,9 +136,17 @@ def runner(**changes: Any) -> Any:
     )
 
 
+def refused(given: Any, **where: bool) -> list[str]:
+    return refusals(given, given.server_args, **where)
+
+
+FULL = SimpleNamespace(prefill=SimpleNamespace(backend="full"))
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"cuda_graph_config": FULL}, "full prefill graphs"),
         ({"use_mla_backend": False}, "no MLA"),
         ({"kv_lora_rank": 256}, "256 \\+ 64"),
         ({"store_dtype": torch.uint8}, "--kv-cache-dtype auto"),
@@ -147,15 +156,15 @@ def runner(**changes: Any) -> Any:
     ],
 )
 def test_what_the_kernel_does_not_do_is_refused_by_a_sentence(changes, says):
-    (reason,) = refusals(runner(**changes), on_gpu=True, has_kernel=True)
+    (reason,) = refused(runner(**changes), on_gpu=True, has_kernel=True)
     assert re.search(says, reason)
 
 
 def test_what_it_does_is_not_refused():
-    assert refusals(runner(), on_gpu=True, has_kernel=True) == []
-    assert refusals(runner(page_size=1, size=4095), on_gpu=True, has_kernel=True) == []
+    assert refused(runner(), on_gpu=True, has_kernel=True) == []
+    assert refused(runner(page_size=1, size=4095), on_gpu=True, has_kernel=True) == []
     chain = runner(speculative_algorithm="EAGLE", speculative_eagle_topk=1)
-    assert refusals(chain, on_gpu=True, has_kernel=True) == []
-    assert refusals(runner(store_dtype=torch.float32), on_gpu=False, has_kernel=False) == []
-    (reason,) = refusals(runner(), on_gpu=True, has_kernel=False)
+    assert refused(chain, on_gpu=True, has_kernel=True) == []
+    assert refused(runner(store_dtype=torch.float32), on_gpu=False, has_kernel=False) == []
+    (reason,) = refused(runner(), on_gpu=True, has_kernel=False)
     assert "no kernel" in reason

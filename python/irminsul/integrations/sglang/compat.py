@@ -61,13 +61,18 @@ def optional_row(target: str) -> Row:
     return _call_row(target, attributes.OPTIONAL[target])
 
 
-def server_value(server_args: Any, name: str, default: Any = None) -> Any:
-    """Return a server argument as SGLang resolved it, or `default` where it has none."""
+def resolved(server_args: Any) -> Any:
+    """Return the server arguments as SGLang resolved them; 0.5.19 keeps those apart from typed."""
     try:
         from sglang.srt.arg_groups.model_override_base import resolved_view
     except ImportError:
-        return getattr(server_args, name, default)
-    return getattr(resolved_view(server_args), name, default)
+        return server_args
+    return resolved_view(server_args)
+
+
+def server_value(server_args: Any, name: str, default: Any = None) -> Any:
+    """Return a server argument as SGLang resolved it, or `default` where it has none."""
+    return getattr(resolved(server_args), name, default)
 
 
 def attention_groups(server_args: Any) -> int:

@@ -28,6 +28,7 @@ from irminsul.integrations.sglang.attention.rows import (
     pages_of,
     refusals,
 )
+from irminsul.integrations.sglang.compat import resolved
 from irminsul.integrations.sglang.share.start import tables_for
 from irminsul.native import supports_device
 
@@ -59,13 +60,14 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         device = torch.device(runner.device)
         on_gpu = device.type == "cuda"
         has_kernel = on_gpu and supports_device(torch.cuda.current_device())
-        if reasons := refusals(runner, on_gpu=on_gpu, has_kernel=has_kernel):
+        arguments = resolved(runner.server_args)
+        if reasons := refusals(runner, arguments, on_gpu=on_gpu, has_kernel=has_kernel):
             raise Unsupported(f"--attention-backend irminsul cannot serve: {'; '.join(reasons)}")
         self.req_to_token_pool = runner.req_to_token_pool
         self.token_to_kv_pool = runner.token_to_kv_pool
         self.page_size = int(runner.page_size)
         _order_slot_reads(self.page_size)
-        self.draft_tokens = int(runner.server_args.speculative_num_draft_tokens or 0)
+        self.draft_tokens = int(arguments.speculative_num_draft_tokens or 0)
         self.loans = tables_for(runner)
         self.rows: Rows | None = None
         self.decompressed = _decompressed(runner) if on_gpu else None

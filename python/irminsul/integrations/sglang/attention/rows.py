@@ -159,19 +159,21 @@ def pages_of(rows: Tensor) -> Tensor:
     return rows.view(-1, PAGE_SIZE, rows.shape[-1])
 
 
-def refusals(runner: Any, *, on_gpu: bool, has_kernel: bool) -> list[str]:
+def refusals(runner: Any, arguments: Any, *, on_gpu: bool, has_kernel: bool) -> list[str]:
     """Return why the attention kernel cannot serve a model runner; empty when it can.
 
     Parameters
     ----------
     runner : ModelRunner
         SGLang's, with its pools in place.
+    arguments
+        The engine's, as SGLang resolved them; those that were typed may be None still.
     on_gpu, has_kernel : bool
         Whether the model is on a GPU, and whether the kernel runs there. Elsewhere the reference
         does the work: right, and slow.
     """
     reasons = []
-    pool, arguments = runner.token_to_kv_pool, runner.server_args
+    pool = runner.token_to_kv_pool
     if not runner.use_mla_backend:
         return ["the model has no MLA attention"]
     if (pool.kv_lora_rank, pool.qk_rope_head_dim) != (512, 64):

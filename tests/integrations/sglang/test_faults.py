@@ -47,16 +47,16 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Hooks:
     return made
 
 
-def admitted(serving: Hooks) -> tuple[Adder, list[Any]]:
+def admitted(serving: Hooks, adder: Adder | None = None) -> list[Any]:
     """Let two mostly known prompts be admitted, through what SGLang calls."""
     cache: Any = serving.cache
-    adder = Adder(cache, CHUNK)
+    adder = adder or Adder(cache, CHUNK)
     counts = {"cached_tokens": 0, "cached_tokens_device": 0}
     texts = [moved(ids(DOCUMENT, 1), seed, 30, 9) for seed in (5, 7)]
     requests = [request(text, **counts) for text in texts]
     for one in requests:
         assert plugin._around_add_one(add_one_req, adder, one) in Result
-    return adder, requests
+    return requests
 
 
 def prepared(requests: list[Any]) -> Any:
@@ -105,18 +105,19 @@ def test_a_failure_at_admission_is_a_miss(
     owner: Any, name: str, when: str, serving: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache: Any = serving.cache
+    adder = Adder(cache, CHUNK)
     real, seen = getattr(owner, name), []
 
     def injected(*args: Any, **kw: Any) -> Any:
         seen.append(next((a.rid for a in args if hasattr(a, "rid")), None))
         # Some are asked more than once for a request, so the second is told by the adder.
-        later = bool(adder_of(cache).can_run_list)
+        later = bool(adder.can_run_list)
         if (when == "second" and not later) or (when == "first" and len(seen) > 1):
             return real(*args, **kw)
         raise LookupError("injected")
 
     monkeypatch.setattr(owner, name, injected)
-    adder, requests = admitted(serving)
+    requests = admitted(serving, adder)
     assert seen, "the fault is on the way"
     run = [one for one in requests if hasattr(one, "extend_end")]
     assert adder.can_run_list == run
@@ -128,17 +129,6 @@ def test_a_failure_at_admission_is_a_miss(
     reused = sum(getattr(one, "irm_reused", 0) for one in run)
     assert computed(batch) + reused == sum(one.extend_end for one in run)
     assert cache.metrics.fallbacks["planner"] >= 1
-
-
-def adder_of(cache: Any) -> Any:
-    """Return the adder that the calling test has just made for `cache`."""
-    frame = sys._getframe()
-    while frame is not None:
-        found = frame.f_locals.get("adder")
-        if isinstance(found, Adder) and found.cache is cache:
-            return found
-        frame = frame.f_back  # type: ignore[assignment]
-    raise AssertionError("no adder")
 
 
 PLANNING = [
@@ -159,7 +149,7 @@ def test_a_failure_to_plan_leaves_a_batch_that_can_run(
     owner: Any, name: str, serving: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache: Any = serving.cache
-    _, requests = admitted(serving)
+    requests = admitted(serving)
     batch = prepared(requests)
     if name != "follow":
         monkeypatch.setattr(owner, name, fails)
@@ -180,7 +170,7 @@ def test_a_failure_to_plan_leaves_a_batch_that_can_run(
 def test_a_batch_that_cannot_be_cut_runs_in_one(
     serving: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, requests = admitted(serving)
+    requests = admitted(serving)
     batch = prepared(requests)
     monkeypatch.setattr(planner, "prepare", fails)
     monkeypatch.setattr(heads, "split", fails)

@@ -28,7 +28,7 @@ from irminsul.integrations.sglang.batch import numbers, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.spans import Limits, Window
 from irminsul.integrations.sglang.tree.mirror import TreeMirror
-from rows import save
+from rows import Row, row, save
 
 LENGTH = 32_768
 NAMESPACE = Namespace(model="bench")
@@ -121,21 +121,13 @@ def by_torch(batch: Any, window: Window, made: planner.Trimmed) -> float:
     return taken
 
 
-def row(case: str, samples: Any, plain: list[float]) -> dict[str, Any]:
+def case_row(case: str, samples: Any, plain: list[float]) -> Row:
     """Return the row of one case from each sample's milliseconds, part by part."""
     seconds, parts = samples.sum(axis=1), np.median(samples, axis=0).round(4).tolist()
-    return {
-        "bar_id": "sglang.6",
-        "case": case,
-        "metric": "chunk, lookup and plan of a 32k prompt, p99",
-        "value": round(float(np.percentile(seconds, 99)), 4),
-        "unit": "ms",
-        "rival": None,
-        "rival_value": None,
-        "bar": "< 0.5",
-        "samples": len(seconds),
-        "p50": round(float(np.percentile(seconds, 50)), 4),
-        "p95": round(float(np.percentile(seconds, 95)), 4),
+    at = {f"p{q}": round(float(np.percentile(seconds, q)), 4) for q in (50, 95, 99)}
+    metric = "chunk, lookup and plan of a 32k prompt, p99"
+    return row("sglang.6", case, metric, at.pop("p99"), "ms", bar="< 0.5", samples=len(seconds)) | {
+        **at,
         "parts_p50": dict(zip(("find", "choose", "prepare"), parts, strict=True)),
         "prepare_by_torch_p50": round(float(np.median(plain)), 4),
     }
@@ -164,7 +156,7 @@ def main() -> None:
             if sample >= 20:
                 samples.append(np.diff(taken) * 1e3)
                 plain.append(otherwise * 1e3)
-        rows.append(row(case, np.array(samples), plain))
+        rows.append(case_row(case, np.array(samples), plain))
         rows[-1]["entries"] = int(mirror.registry.stats()["fingerprints"])
         print(rows[-1])
     name = f"{platform.machine()}, {arguments.device}, Python {platform.python_version()}"

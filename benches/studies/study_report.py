@@ -17,5 +17,5 @@ def text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def filled(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without their empty fields, where there are hundreds of rows."""
-    return [{key: value for key, value in row.items() if value is not None} for row in rows]
+    """Return rows without their empty fields, but for `samples`, which every row has to name."""
+    return [{k: v for k, v in row.items() if v is not None or k == "samples"} for row in rows]

@@ -76,7 +76,7 @@ def _save(out: Path, rows: Sequence[Row]) -> None:
     command = shlex.join(["python", *sys.argv])
     head = {"machine": machine(), "command": command, "sglang": sglang.__version__}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(study_report.text(head, rows))
+    out.write_text(study_report.text(head, study_report.filled(rows)))
 
 
 Make = Callable[[Prompts, Ids], Ids]

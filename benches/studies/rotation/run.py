@@ -82,7 +82,7 @@ def main() -> None:
     }
     out = options.out or HERE / "results" / f"rotation-{device.type}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(study_report.text(head, rows))
+    out.write_text(study_report.text(head, study_report.filled(rows)))
     for row in rows:
         print(f"{row['case']:58} {row['metric']:24} {row['value']:.3g}")
 
@@ -100,8 +100,6 @@ def _rows(device: torch.device) -> Iterator[dict[str, Any]]:
                 "metric": metric,
                 "value": float(f"{value:.4g}"),
                 "unit": "relative L2",
-                "rival": "paper",
-                "rival_value": PAPER,
                 "bar": None if metric == "key_left_unturned" else f"<= {PAPER}",
                 "samples": ROWS,
             }

@@ -237,9 +237,6 @@ def test_a_missing_rope_table_and_bad_tables_are_refused():
 
 
 def test_a_plan_becomes_prefix_borrowed_and_own_spans():
-    planning = pytest.importorskip("irminsul.planning")
-    if not hasattr(planning, "Reuse"):
-        pytest.skip("the core has no plans yet")
     import irminsul
 
     text = list(range(1000, 2000))

@@ -5,13 +5,17 @@ Shared by the benches of all kernels; knows nothing of what was measured.
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from irminsul import native
+
+sys.path.append(str(Path(__file__).parents[1] / "studies"))
+
+from study_report import text
 
 
 def machine() -> str:
@@ -22,6 +26,4 @@ def machine() -> str:
 def save(out: Path | None, command: str, rows: Sequence[dict[str, Any]]) -> None:
     """Write `rows` and the `command` that made them to `out`, if there is one; one row a line."""
     if out is not None:
-        head = json.dumps({"machine": machine(), "command": command}, indent=0).rstrip("}\n")
-        lines = ",\n".join(map(json.dumps, rows))
-        out.write_text(f'{head},\n"rows": [\n{lines}\n]}}\n')
+        out.write_text(text({"machine": machine(), "command": command}, rows))

@@ -157,7 +157,7 @@ def _failures(counted: dict[str, float]) -> dict[str, float]:
         for name, value in counted.items()
         if name.startswith(_FALLBACK) and value
     }
-    return {r: value for r, value in reasons.items() if r != "exact" and r[:6] != "batch_"}
+    return {r: value for r, value in reasons.items() if not r.startswith(("exact", "batch_"))}
 
 
 def storms(arguments: argparse.Namespace) -> dict[str, Storm]:

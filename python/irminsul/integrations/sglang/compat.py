@@ -75,6 +75,12 @@ def server_value(server_args: Any, name: str, default: Any = None) -> Any:
     return getattr(resolved(server_args), name, default)
 
 
+def attention_backend(server_args: Any, phase: str) -> str:
+    """Return the name of the attention backend of a `phase`, ``prefill`` or ``decode``."""
+    chosen = server_value(server_args, f"{phase}_attention_backend")
+    return str(chosen or server_value(server_args, "attention_backend"))
+
+
 def attention_groups(server_args: Any) -> int:
     """Return how many groups of ranks share out requests in attention data parallelism; 1 is none.
 

@@ -112,8 +112,7 @@ def guard() -> None:
 
 def warn(server_args: Any, settings: Settings) -> None:
     """Say when flashinfer plans decode steps and the guard that was asked for is not on."""
-    chosen = compat.server_value(server_args, "decode_attention_backend")
-    backend = chosen or compat.server_value(server_args, "attention_backend")
+    backend = compat.attention_backend(server_args, "decode")
     if backend != BACKEND or not settings.plan_guard:
         return
     row = compat.optional_row(TARGET)

@@ -12,7 +12,11 @@ from irminsul.attention import PAGE_SIZE
 from irminsul.errors import Unsupported
 from irminsul.integrations.sglang import settings
 from irminsul.integrations.sglang.attention import registration
-from irminsul.integrations.sglang.compat import attention_groups, server_value
+from irminsul.integrations.sglang.compat import (
+    attention_backend,
+    attention_groups,
+    server_value,
+)
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.share.tables import LoanTables
@@ -21,8 +25,6 @@ from irminsul.integrations.sglang.start.selfcheck import rope_table
 MOST_BORROWERS = 256
 """Requests that may borrow at the same time; each costs the tiles of a longest prompt, 16 bytes a
 page."""
-
-_WAYS = ("prefill_attention_backend", "decode_attention_backend")
 
 
 def tables_for(runner: Any) -> LoanTables | None:
@@ -80,8 +82,7 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
     from sglang.srt.mem_cache.radix_cache import RadixCache
 
     arguments = context.server_args
-    common = server_value(arguments, "attention_backend")
-    names = [str(server_value(arguments, way) or common) for way in _WAYS]
+    names = [attention_backend(arguments, phase) for phase in ("prefill", "decode")]
     if set(names) != {registration.NAME}:
         yield (
             f"prefill and decode attend by {names[0]} and {names[1]}, which read rows of other "

@@ -203,7 +203,7 @@ def _costs(context: Any, pool: Any, options: Settings) -> Costs | None:
     arguments = context.server_args
     ranks = int(compat.server_value(arguments, "tp_size", 1))
     ranks = max(1, ranks // compat.attention_groups(arguments))
-    prefill = refuse.prefill_backend(arguments)
+    prefill = compat.attention_backend(arguments, "prefill")
     decompresses = prefill in absorb.DECOMPRESSING
     if prefill == registration.NAME:
         decompresses = registration.decompresses() and options.reuse == "copy"
@@ -241,7 +241,7 @@ def _metrics(context: Any, options: Settings) -> Metrics:
 
 
 def _announce(context: Any, pool: Any, table: RopeTable, options: Settings) -> None:
-    backend = refuse.prefill_backend(context.server_args)
+    backend = compat.attention_backend(context.server_args, "prefill")
     ranks = Agreement.of(context).ranks
     logger.info(
         "irminsul %s is on: sglang %s, attention %s%s, %d layers of %s rows, rope %s to %d "

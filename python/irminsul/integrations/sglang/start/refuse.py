@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from irminsul.integrations.sglang.compat import attention_groups, prompt_tokens, server_value
+from irminsul.integrations.sglang.compat import (
+    attention_backend,
+    attention_groups,
+    prompt_tokens,
+    server_value,
+)
 from irminsul.integrations.sglang.tree import tenancy
 
 # Extend paths that were read to write a batch's KV before reading any, and to take the absorbed
@@ -196,7 +201,7 @@ def _pool_reasons(context: Any) -> Iterator[str]:
 
 def _backend_reasons(context: Any) -> Iterator[str]:
     arguments = context.server_args
-    name = prefill_backend(arguments)
+    name = attention_backend(arguments, "prefill")
     backend = context.tp_worker.model_runner.attn_backend
     if name not in BACKENDS and not getattr(type(backend), "accepts_virtual_rows", False):
         yield f"attention backend {name!r} is not verified: use one of {', '.join(BACKENDS)}."
@@ -214,9 +219,3 @@ def _backend_reasons(context: Any) -> Iterator[str]:
             "data-parallel ranks choose a full prefill graph by requests, not by rows: use "
             "--cuda-graph-backend-prefill breakable or disabled."
         )
-
-
-def prefill_backend(server_args: Any) -> str:
-    """Return the name of the attention backend that prefill uses."""
-    chosen = server_value(server_args, "prefill_attention_backend")
-    return str(chosen or server_value(server_args, "attention_backend"))

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
+GPU_HEADS = {"heads": 16, "nope_head_dim": 128, "value_head_dim": 128}  # of what GPUs have kernels
 SINK_TOKENS = 32  # rows computed at these positions stay where they are
 
 
@@ -77,7 +78,7 @@ class Server:
 
     def serve(self, ids: Ids, rid: str = "", tokens: int = 1, **fields: Any) -> Reply:
         """Answer one request."""
-        return self.run(self._answer(ids, rid, tokens, **fields))
+        return self.run(self.answer(ids, rid, tokens, **fields))
 
     def run(self, work: Awaitable[Any]) -> Any:
         """Wait for `work` on the engine's own event loop."""
@@ -108,7 +109,7 @@ class Server:
         async def client() -> None:
             while waiting and not load.over:
                 for ids in waiting.pop():
-                    reply = await self._answer(ids, "", tokens)
+                    reply = await self.answer(ids, "", tokens)
                     if load.over:
                         return
                     load.replies.append(reply)
@@ -125,7 +126,7 @@ class Server:
     def stop(self) -> None:
         self.engine.shutdown()
 
-    async def _answer(self, ids: Ids | list[int], rid: str, tokens: int, **fields: Any) -> Reply:
+    async def answer(self, ids: Ids | list[int], rid: str, tokens: int, **fields: Any) -> Reply:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import free_port
+from common import GPU_HEADS, free_port
 from irminsul.demo.model import TinyModel
 from rows import Row, row, save, show
 
@@ -48,8 +48,7 @@ def drive(
     with tempfile.TemporaryDirectory() as folder:
         places = {name: Path(folder) / name for name in ("model", "dump", "facts")}
         places["dump"].mkdir()
-        sizes = {"heads": 16, "nope_head_dim": 128, "value_head_dim": 128}
-        model = TinyModel(**(sizes if device == "cuda" else {}))
+        model = TinyModel(**(GPU_HEADS if device == "cuda" else {}))
         model.write(places["model"])
         config: dict[str, Any] = {
             **{name: str(place) for name, place in places.items()},

@@ -27,7 +27,7 @@ sys.path[1:1] = [str(HERE.parent / "studies" / name) for name in ("models", "con
 import scenarios  # noqa: E402
 import tasks  # noqa: E402
 import torch  # noqa: E402
-from common import Reply, Server  # noqa: E402
+from common import GPU_HEADS, Reply, Server  # noqa: E402
 from irminsul.demo import cpu_host  # noqa: E402
 from irminsul.demo.model import TinyModel  # noqa: E402
 from rows import Row, row, save, show  # noqa: E402
@@ -81,7 +81,7 @@ async def ask(
     chosen = {"custom_params": {"irminsul": option}}
 
     async def send(ids: list[int], count: int = 1) -> Reply:
-        return await server._answer(ids, RID, count, sampling=dict(chosen), extra_key=tenant)
+        return await server.answer(ids, RID, count, sampling=dict(chosen), extra_key=tenant)
 
     if option:
         for ids in trial.history:
@@ -168,7 +168,7 @@ def main() -> None:
         "cuda_graph_max_bs_decode": 64,
     }
     if given.device == "cuda":
-        sizes = dataclasses.replace(sizes, heads=16, nope_head_dim=128, value_head_dim=128)
+        sizes = dataclasses.replace(sizes, **GPU_HEADS)
     else:
         os.environ.update(cpu_host.environment())
         options = cpu_host.engine_arguments("", max_running_requests=256, max_total_tokens=65_536)

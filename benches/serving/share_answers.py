@@ -20,7 +20,7 @@ from typing import Any
 from agreement import by_rounding, summary
 from backend_engine import Engine
 from backend_rows import USUAL_NOISE
-from common import Ids, Prompts, vocabulary
+from common import GPU_HEADS, Ids, Prompts, vocabulary
 from rows import Row, row, save, show
 
 TEXT, QUESTION, ANSWER = 1500, 48, 24
@@ -167,7 +167,7 @@ def parsed(given: argparse.ArgumentParser) -> argparse.Namespace:
         from irminsul.demo.model import TinyModel
 
         folder = tempfile.mkdtemp(prefix="irminsul-bench-")
-        sizes = {"layers": 4, "heads": 16, "nope_head_dim": 128, "value_head_dim": 128}
+        sizes = {"layers": 4, **GPU_HEADS}
         arguments.model = str(TinyModel(vocab_size=4096, **sizes).write(folder))
     return arguments
 

@@ -119,7 +119,7 @@ def hold(server: Server, prompts: list[Ids]) -> Held:
     async def everyone() -> list[Reply]:
         watch = asyncio.ensure_future(look())
         try:
-            return list(await asyncio.gather(*(server._answer(p, "", ANSWER) for p in prompts)))
+            return list(await asyncio.gather(*(server.answer(p, "", ANSWER) for p in prompts)))
         finally:
             watch.cancel()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psutil
-from common import Server
+from common import GPU_HEADS, Server
 
 VOCABULARY = 512
 
@@ -46,7 +46,7 @@ def engine(device: str, backend: str, page: int) -> tuple[str, dict[str, Any]]:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         arguments = cpu_host.engine_arguments(TinyModel().write(folder), context_length=4096)
         return str(arguments.pop("model_path")), {**arguments, **common, "max_total_tokens": 1600}
-    TinyModel(layers=4, heads=16, nope_head_dim=128, value_head_dim=128).write(folder)
+    TinyModel(layers=4, **GPU_HEADS).write(folder)
     os.environ["IRMINSUL_TEST_FORM"] = "1"
     os.environ["IRMINSUL_TEST_HOLES"] = os.environ["IRMINSUL_TEST_NO_TREE_MATCH"] = "holes"
     return folder, {

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import free_port
+from common import GPU_HEADS, free_port
 from irminsul.demo.model import TinyModel
 from irminsul.errors import IrminsulError
 from irminsul.live.client import Client
@@ -30,7 +30,7 @@ from rows import Row, row, save, show
 # Layers enough that moving a document takes less time than computing it.
 LAYERS = 16
 SIZES = {"vocab_size": 4096, "hidden_size": 512, "intermediate_size": 1024}
-SIZES |= {"heads": 16, "nope_head_dim": 128, "value_head_dim": 128}
+SIZES |= GPU_HEADS
 _HERE = [sys.executable, "-m"]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import tempfile
@@ -24,10 +23,9 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "serving"))
 sys.path.insert(0, str(HERE.parent))
 
-import study_report  # noqa: E402
 from architectures import ARCHITECTURES, VOCABULARY, write  # noqa: E402
 from common import Clock, Ids, Prompts, Server, energy_counter  # noqa: E402
-from rows import Row, machine  # noqa: E402
+from rows import Row, save  # noqa: E402
 
 TEXTS = 3
 """Cold requests whose energy is read together; the counter moves in steps of some 100 ms."""
@@ -207,11 +205,8 @@ def merge(path: Path, rows: list[dict[str, Any]]) -> None:
 
     old = json.loads(path.read_text())["rows"] if path.exists() else []
     cases = {row["case"] for row in rows}
-    command = shlex.join(["python", *sys.argv])
-    head = {"machine": machine(), "command": command, "sglang": sglang.__version__}
     kept = [row for row in old if row["case"] not in cases]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(study_report.text(head, kept + rows))
+    save(path, kept + rows, sglang=sglang.__version__)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 import study_report  # noqa: E402
 from architectures import VOCABULARY, write  # noqa: E402
 from common import Case, Clock, Ids, Prompts, Server, interleaved  # noqa: E402
-from rows import Row, machine, ratio_row  # noqa: E402
+from rows import Row, ratio_row, save  # noqa: E402
 
 LENGTHS = (1_024, 4_096, 2_048, 8_192, 512, 32_768)
 """In the order in which they are measured: where reuse may lose first."""
@@ -73,10 +72,7 @@ def _save(out: Path, rows: Sequence[Row]) -> None:
     """Write what is measured so far."""
     import sglang
 
-    command = shlex.join(["python", *sys.argv])
-    head = {"machine": machine(), "command": command, "sglang": sglang.__version__}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(study_report.text(head, study_report.filled(rows)))
+    save(out, study_report.filled(rows), sglang=sglang.__version__)
 
 
 Make = Callable[[Prompts, Ids], Ids]

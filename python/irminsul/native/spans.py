@@ -13,7 +13,7 @@ from torch import Tensor
 
 from irminsul.native import abi, loader
 
-RUN = 5
+RUN = ctypes.sizeof(abi.SpanRun) // 8
 """Numbers of one run, see `write_spans`."""
 
 

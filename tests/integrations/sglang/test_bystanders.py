@@ -1,4 +1,4 @@
-"""The soak's judge: what counts as another answer, and what as a wrong one."""
+"""The soak's judge: another answer, a wrong one, a plan that overtook its copy."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_what_is_produced_again_is_forgotten(moved: list[Moved], position: int) 
     assert {p for part in kept for p in range(part.start, part.end)} == wanted
 
 
-def test_the_clean_head_ends_at_the_first_moved_row() -> None:
+def test_rows_behind_a_moved_one_are_no_more_exact_than_it() -> None:
     parts = list(provenance.segments(0, 20, [Moved(8, 12, 1, 1)], 0))
-    assert NodeRecord(0, 1, parts).clean_length() == 8
+    assert parts[0].length == 8
     assert [part.depth for part in parts] == [0, 1, 1]

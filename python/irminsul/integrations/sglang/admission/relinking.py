@@ -23,7 +23,7 @@ from irminsul import Policy, mentions
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.compat import prompt_tokens
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.settings import Settings
+from irminsul.integrations.sglang.settings import Settings, policy_overrides
 from irminsul.integrations.sglang.spans import Limits, Span, Window
 from irminsul.integrations.sglang.tree import options
 from irminsul.integrations.sglang.tree.nodes import hold, ids_of, record_of
@@ -76,8 +76,8 @@ def relink(
     if not window.again:
         return
     # A rest that is no longer than what one more run costs is computed as well.
-    near = settings.span_cost if settings.span_cost >= 0 else Policy().span_cost
-    window.spans = without(window.spans, window.again, near)
+    policy = Policy(**policy_overrides(settings))
+    window.spans = without(window.spans, window.again, policy.span_cost)
     if not window.spans or (costs is not None and _dear(window, costs)):
         metrics.add("unprofitable_spans", len(window.spans))
         window.give_up()
@@ -163,10 +163,9 @@ def _ranked(window: Window, share: float) -> Positions:
 
 def _affordable(ranked: Positions, window: Window, limits: Limits) -> Positions:
     """Return as many of `ranked` as `limits` leave rows and prefix tokens for."""
-    starts = [start for start, _ in window.holes()]
-    first = ranked[: max(0, limits.rows - len(starts))]
-    room = limits.row_tokens - sum(starts)
-    return first[: int(np.searchsorted(np.cumsum(first), room, "right"))]
+    left = limits.less([window], 0)
+    first = ranked[: max(0, left.rows)]
+    return first[: int(np.searchsorted(np.cumsum(first), left.row_tokens, "right"))]
 
 
 def _above(nodes: Sequence[Any]) -> NDArray[np.bool_]:

@@ -58,15 +58,6 @@ class NodeRecord:
         """Return the registry node that a child continues."""
         return self.segments[-1].key if self.segments else None
 
-    def clean_length(self) -> int:
-        """Return how many rows at the node's head are exact."""
-        length = 0
-        for segment in self.segments:
-            if segment.depth:
-                break
-            length += segment.length
-        return length
-
 
 def forget_from(moved: Iterable[Moved], position: int) -> list[Moved]:
     """Return `moved` without what lies at or after `position`: it is being produced again."""

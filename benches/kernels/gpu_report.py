@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from irminsul import native
 
-sys.path.append(str(Path(__file__).parents[1] / "studies"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from study_report import text
+from results_file import text
 
 
 def machine() -> str:

@@ -88,12 +88,12 @@ class Bystanders:
             answer = again
         self.known.append((ids, answer))
 
-    async def spoil(self, random: np.random.Generator, row: Path | None = None) -> None:
+    async def spoil(self, random: np.random.Generator, row_file: Path | None = None) -> None:
         """Measure prompts with one wrong id, and with one wrong row, while nothing else runs.
 
         Parameters
         ----------
-        row
+        row_file
             While this file exists decode steps read another token's row at the place it names.
         """
         for trial in range(TRIALS):
@@ -102,10 +102,10 @@ class Bystanders:
             place = int(random.integers(len(ids) - 1))
             wrong[place] = 2 + (wrong[place] - 1) % (self.vocabulary - 2)
             self.one_wrong_id.append(answer.apart(await self._answer(wrong))[0])
-            if row is not None:
-                row.write_text(str(place))
+            if row_file is not None:
+                row_file.write_text(str(place))
                 self.one_wrong_row.append(answer.apart(await self._answer(ids))[0])
-                row.unlink()
+                row_file.unlink()
 
     async def check(self, number: int) -> None:
         """Ask for the answer to one prompt again."""

@@ -90,7 +90,7 @@ class Plans:
             half.replace(self._place)
 
 
-def _spoil(slots: Any, row: Path) -> None:
+def _spoil(slots: Any, row_file: Path) -> None:
     """Let the step read another token's row at the place that the file names."""
-    place = int(row.read_text() or 0)
+    place = int(row_file.read_text() or 0)
     slots[place : place + 1] = slots[place + 1 : place + 2]

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "studies"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from study_report import text
+from results_file import text
 
 Row = dict[str, Any]
 
@@ -77,11 +77,11 @@ def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
 
 def show(rows: Sequence[Row]) -> None:
     """Print one short line per row."""
-    for row in rows:
+    for one in rows:
         kept = ("rival_value", "median_ms", "rival_median_ms", "spread")
-        extra = {name: row[name] for name in kept if row.get(name) is not None}
+        extra = {name: one[name] for name in kept if one.get(name) is not None}
         print(
-            f"{row['bar_id']:<12} {row['case']:<18} {row['metric']:<44} {row['value']:<9} "
-            f"bar {row.get('bar') or '-':<9} n={row['samples']:<4} {extra}",
+            f"{one['bar_id']:<12} {one['case']:<18} {one['metric']:<44} {one['value']:<9} "
+            f"bar {one.get('bar') or '-':<9} n={one['samples']:<4} {extra}",
             flush=True,
         )

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[1:1] = [str(HERE.parent), str(HERE.parent / "models")]
+sys.path[1:1] = [str(HERE.parents[1]), str(HERE.parent / "models")]
 
 import arms  # noqa: E402
+import results_file  # noqa: E402
 import scenarios  # noqa: E402
-import study_report  # noqa: E402
 import torch  # noqa: E402
 import workers  # noqa: E402
 from tally import Tally  # noqa: E402
@@ -66,7 +66,7 @@ def _write(tally: Tally, options: argparse.Namespace, device: torch.device) -> N
 
 def as_text(machine: str, command: str, rows: Iterable[dict[str, object]]) -> str:
     """Text of a results file."""
-    return study_report.text({"machine": machine, "command": command}, study_report.filled(rows))
+    return results_file.text({"machine": machine, "command": command}, results_file.filled(rows))
 
 
 def _options() -> argparse.Namespace:

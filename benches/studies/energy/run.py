@@ -21,7 +21,6 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "serving"))
-sys.path.insert(0, str(HERE.parent))
 
 from architectures import ARCHITECTURES, VOCABULARY, write  # noqa: E402
 from common import Clock, Ids, Prompts, Server, energy_counter  # noqa: E402

@@ -26,9 +26,8 @@ from irminsul.traces.reader import read_calls
 from irminsul.traces.replay import IrminsulCache
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 import bars
-import study_report
+import results_file
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -228,7 +227,7 @@ def write(name: str, rows: list[Row]) -> None:
     path = HERE / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     head = {"machine": machine, "command": command}
-    path.write_text(study_report.text(head, study_report.filled(rows)))
+    path.write_text(results_file.text(head, results_file.filled(rows)))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import DeepseekV2Config
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2RotaryEmbedding
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import study_report
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import results_file
 
 HERE = Path(__file__).parent
 POSITIONS = 163_840
@@ -82,7 +82,7 @@ def main() -> None:
     }
     out = options.out or HERE / "results" / f"rotation-{device.type}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(study_report.text(head, study_report.filled(rows)))
+    out.write_text(results_file.text(head, results_file.filled(rows)))
     for row in rows:
         print(f"{row['case']:58} {row['metric']:24} {row['value']:.3g}")
 

@@ -1,17 +1,17 @@
-"""Results files of studies hold what they were given, one row a line."""
+"""Results files hold what they were given, one row a line."""
 
 import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches" / "studies"))
-import study_report
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benches"))
+import results_file
 
 
 def test_it_reads_back():
     head = {"machine": "some", "command": "python run.py"}
     rows = [{"case": "a, b", "value": 0.5, "bar": None}, {"case": "c", "value": 2, "bar": "<= 3"}]
-    text = study_report.text(head, rows)
+    text = results_file.text(head, rows)
     assert json.loads(text) == {**head, "rows": rows}
     assert [json.loads(line.rstrip(",")) for line in text.splitlines()[4:6]] == rows
-    assert study_report.filled(rows) == [{"case": "a, b", "value": 0.5}, rows[1]]
+    assert results_file.filled(rows) == [{"case": "a, b", "value": 0.5}, rows[1]]

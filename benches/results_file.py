@@ -1,4 +1,4 @@
-"""Rows of a study -> the text of its results file, one row a line.
+"""Rows of a bench -> the text of its results file, one row a line.
 
 Must not know what was measured.
 """

@@ -8,13 +8,13 @@ use pyo3::types::PyDict;
 use irminsul::Entry;
 
 use crate::chunk_params::ChunkParams;
-use crate::failure::{Failure, caught};
+use crate::failure::Failure;
 use crate::namespace::{Field, Namespace};
 use crate::numbers::{unsigned, unsigned_or};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::reuse_plan::ReusePlan;
-use crate::tokens::{detached, token_ids};
+use crate::tokens::{MANY, detached, token_ids};
 
 const NODE: &str = "node ids in [0, 2**64)";
 const SIZE: &str = "0 to 2**64 - 1";
@@ -75,12 +75,18 @@ impl Registry {
         py: Python<'_>,
         work: impl Send + FnOnce(&irminsul::Registry) -> T,
     ) -> Result<T, Failure> {
-        let work = || caught(|| work(&self.0));
-        if self.may_wait() {
-            py.detach(work)
-        } else {
-            work()
-        }
+        self.in_turn_of(py, 0, work)
+    }
+
+    /// Runs `work` on `len` tokens, without the interpreter lock if it takes long or may have to wait.
+    fn in_turn_of<T: Send>(
+        &self,
+        py: Python<'_>,
+        len: usize,
+        work: impl Send + FnOnce(&irminsul::Registry) -> T,
+    ) -> Result<T, Failure> {
+        let len = if self.may_wait() { MANY } else { len };
+        detached(py, len, || work(&self.0))
     }
 }
 
@@ -183,13 +189,8 @@ impl Registry {
             depth: unsigned_or("depth", depth, 0)?,
             ..Entry::root(unsigned("node", node, NODE)?, &ids, namespace)
         };
-        let work = || self.0.add(&entry);
-        let py = tokens.py();
-        Ok(if self.may_wait() {
-            py.detach(|| caught(work))
-        } else {
-            detached(py, ids.len(), work)
-        }??)
+        let add = |registry: &irminsul::Registry| registry.add(&entry);
+        Ok(self.in_turn_of(tokens.py(), ids.len(), add)??)
     }
 
     /// Record one node without a parent: ``add(location, None, tokens, ...)``.
@@ -270,12 +271,12 @@ impl Registry {
     /// Remove every node of a namespace, and return how many there were.
     fn forget(&self, py: Python<'_>, namespace: &Bound<'_, Namespace>) -> Result<usize, Failure> {
         let namespace = &namespace.get().core;
-        py.detach(|| caught(|| self.0.forget(namespace)))
+        detached(py, MANY, || self.0.forget(namespace))
     }
 
     /// Remove everything.
     fn clear(&self, py: Python<'_>) -> Result<(), Failure> {
-        py.detach(|| caught(|| self.0.clear()))
+        detached(py, MANY, || self.0.clear())
     }
 
     /// Plan the reuse of recorded rows for a prompt.

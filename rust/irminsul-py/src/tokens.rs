@@ -20,6 +20,9 @@ use crate::wide::{Id, Wide};
 /// more than it frees.
 pub(crate) const DETACH_TOKENS: usize = 8192;
 
+/// For work that takes long, or may wait, whatever it is about.
+pub(crate) const MANY: usize = usize::MAX;
+
 /// Runs `work`, without the interpreter lock when there are many tokens.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from irminsul.errors import IrminsulError
 from irminsul.integrations.sglang import streams, testing
-from irminsul.integrations.sglang.admission import finding, guarding
+from irminsul.integrations.sglang.admission import finding
 from irminsul.integrations.sglang.admission.adder import Admission
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.agreement import Agreement
-from irminsul.integrations.sglang.batch import expansion, heads, planner
+from irminsul.integrations.sglang.batch import expansion, faults, heads, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.plan_guard import PlanGuard
 from irminsul.integrations.sglang.settings import Settings
@@ -188,7 +188,7 @@ class Hooks:
             relocate_rows(*rows, self._table)
         except IrminsulError as error:
             # The GPU tells late: this may be about an earlier batch, and is told once.
-            guarding.lose_rows(self.cache.mirror, error)
+            faults.lose_rows(self.cache.mirror, error)
             relocate_rows(*rows, self._table)
 
     def per_request(self, forward_batch: Any) -> Any:

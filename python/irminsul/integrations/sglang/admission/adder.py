@@ -19,11 +19,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from irminsul.integrations.sglang import compat, testing
-from irminsul.integrations.sglang.admission import budget, finding, guarding, relinking
+from irminsul.integrations.sglang.admission import budget, finding, relinking
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.admission.gathering import Gathering
 from irminsul.integrations.sglang.agreement import Agreement
-from irminsul.integrations.sglang.batch import planner
+from irminsul.integrations.sglang.batch import faults, planner
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Window
@@ -213,7 +213,7 @@ class Admission:
         total = len(compat.prompt_tokens(request))
         window = Window(request, compat.prefix_length(request), total)
         try:
-            guarding.heed_faults(self._cache.mirror)
+            faults.heed(self._cache.mirror)
             if not self._barred:
                 self._fill(window, self._left(adder))
         except Exception:

@@ -1,7 +1,6 @@
 """A hooked call of SGLang's adder -> its answer, whatever goes wrong on irminsul's side.
 
-Also what the GPU refused to move -> no reuse. Must not know budgets, spans or locks: only whether
-SGLang's own function has run.
+Must not know budgets, spans or locks: only whether SGLang's own function has run.
 """
 
 from __future__ import annotations
@@ -9,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from irminsul.errors import IrminsulError
-
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.admission.adder import Admission
-    from irminsul.integrations.sglang.tree.mirror import TreeMirror
 
 Call = Callable[..., Any]
 
@@ -58,21 +54,3 @@ def answered(
         if watched.failed or not admission.give_up():
             raise
     return watched.result if watched.returned else original(adder, request, *rest, **kw)
-
-
-def heed_faults(mirror: TreeMirror) -> None:
-    """Stop reusing when the GPU has refused an earlier batch's slots or deltas.
-
-    That batch's rows were not written, so what was recorded of them is not what it says.
-    """
-    from irminsul import rotation  # not above: this file is loaded in every process, torch is not
-
-    try:
-        rotation.check_relocations(wait=False)
-    except IrminsulError as error:
-        lose_rows(mirror, error)
-
-
-def lose_rows(mirror: TreeMirror, error: IrminsulError) -> None:
-    """Stop reusing until the next flush, because of `error`."""
-    mirror.lose("relocation", f"{error}; reuse is off until the next flush")

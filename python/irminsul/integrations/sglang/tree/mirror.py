@@ -9,7 +9,6 @@ with the live node, so that a mistake here costs a hit and never serves another 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from array import array
 from collections.abc import Callable, Iterable
@@ -126,15 +125,8 @@ class TreeMirror:
 
     def clear(self) -> None:
         """Forget everything; the tree is empty. A registry that cannot be emptied stays unused."""
-        self._owners.clear()
-        try:
-            self.registry.clear()
-        except IrminsulError:
-            self.broken = True
-        else:
-            self.broken = False
+        self.broken = not self._emptied()
         self.version += 1
-        self.changes += 1
 
     def guard(self, change: Callable[..., None], *arguments: Any) -> None:
         """Run `change`; if it fails, empty the mirror and find nothing any more."""
@@ -148,11 +140,18 @@ class TreeMirror:
     def lose(self, reason: str, message: str) -> None:
         """Empty the mirror and find nothing until `clear`: what it holds cannot be trusted."""
         self.broken = True
+        self._emptied()
+        self._metrics.fallback(reason, "%s", message)
+
+    def _emptied(self) -> bool:
+        """Forget all rows, and return whether the registry did: what failed once may fail again."""
         self.changes += 1
         self._owners.clear()
-        with contextlib.suppress(IrminsulError):  # What failed once may fail here again.
+        try:
             self.registry.clear()
-        self._metrics.fallback(reason, "%s", message)
+        except IrminsulError:
+            return False
+        return True
 
     def rows(
         self, pieces: Iterable[Piece], source: int, tokens: array[int], target: int

@@ -211,7 +211,7 @@ class Bench:
         return Prompts(length or self.length, self.vocabulary, seed=length or self.length)
 
 
-Case = Callable[[Ids], tuple[Ids, str]]
+Case = Callable[[Ids], tuple[Ids, dict[str, Any]]]
 
 
 def interleaved(
@@ -222,7 +222,7 @@ def interleaved(
     Parameters
     ----------
     cases
-        Name -> what makes the case's prompt and request id of the cold text.
+        Name -> what makes the case's prompt, and what else `Server.serve` takes, of the cold text.
     """
     taken: dict[str, list[Reply]] = {"cold": [], **{case: [] for case in cases}}
     names = list(cases)
@@ -232,8 +232,8 @@ def interleaved(
         taken["cold"].append(server.serve(cold))
         shift = len(taken["cold"]) % max(1, len(names))
         for name in names[shift:] + names[:shift]:
-            ids, rid = cases[name](cold)
-            taken[name].append(server.serve(ids, rid))
+            ids, fields = cases[name](cold)
+            taken[name].append(server.serve(ids, **fields))
     return taken
 
 

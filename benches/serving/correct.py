@@ -26,7 +26,7 @@ from typing import Any
 
 from common import GPU_HEADS, free_port
 from irminsul.demo.model import TinyModel
-from rows import Row, row, save, show
+from rows import Row, add, row
 
 DRIVER = Path(__file__).parents[2] / "tests" / "integrations" / "sglang" / "driver" / "main.py"
 SCENARIOS = ("exact", "shifted")
@@ -44,26 +44,11 @@ def drive(
     failure
         Why others did not; empty if all did.
     """
-    backend, _, page = engine.partition(":")
     with tempfile.TemporaryDirectory() as folder:
         places = {name: Path(folder) / name for name in ("model", "dump", "facts")}
         places["dump"].mkdir()
-        model = TinyModel(**(GPU_HEADS if device == "cuda" else {}))
-        model.write(places["model"])
-        config: dict[str, Any] = {
-            **{name: str(place) for name, place in places.items()},
-            "device": device,
-            "page_size": int(page or 1),
-            "chunk": -1,
-            "overlap": True,
-            "pool": 8192,
-            "holes": [],
-            "shifts": False,
-            "scenarios": scenarios,
-            "arguments": {"attention_backend": backend, "nccl_port": free_port()},
-            # So small a model computes what it would move in less time; their ids say move it.
-            "environment": {"IRMINSUL_TEST_FORM": "1"},
-        }
+        TinyModel(**(GPU_HEADS if device == "cuda" else {})).write(places["model"])
+        config = _config(engine, device, places, scenarios)
         given = Path(folder) / "config"
         given.write_text(json.dumps(config))
         command = [sys.executable, str(DRIVER), str(given)]
@@ -75,6 +60,27 @@ def drive(
         found = places["facts"]
         facts: dict[str, Any] = json.loads(found.read_text()) if found.exists() else {}
         return facts, failure
+
+
+def _config(
+    engine: str, device: str, places: dict[str, Path], scenarios: list[str]
+) -> dict[str, Any]:
+    """Return what the driver is to do."""
+    backend, _, page = engine.partition(":")
+    return {
+        **{name: str(place) for name, place in places.items()},
+        "device": device,
+        "page_size": int(page or 1),
+        "chunk": -1,
+        "overlap": True,
+        "pool": 8192,
+        "holes": [],
+        "shifts": False,
+        "scenarios": scenarios,
+        "arguments": {"attention_backend": backend, "nccl_port": free_port()},
+        # So small a model computes what it would move in less time; their ids say move it.
+        "environment": {"IRMINSUL_TEST_FORM": "1"},
+    }
 
 
 def _environment() -> dict[str, str]:
@@ -137,10 +143,7 @@ def main() -> int:
         failed += bool(failure)
         took = {name: round(s) for name, s in facts.items() if name.endswith("seconds")}
         print(f"# {engine}: {time.perf_counter() - began:.1f} s {failure} {took}", flush=True)
-        fresh = rows_of(engine, facts)
-        rows += fresh
-        show(fresh)
-        save(arguments.out, rows)
+        add(arguments.out, rows, rows_of(engine, facts))
     return 1 if failed else 0
 
 

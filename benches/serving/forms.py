@@ -25,13 +25,13 @@ def forms(bench: Bench) -> list[Row]:
                 cases[f"{form} {count} holes of {length}"] = (
                     lambda cold, c=count, q=length, f=form: (
                         prompts.holes(cold, c, n - c * q),
-                        f,
+                        {"rid": f},
                     )
                 )
     for count in (2, 9, 17, 33, 65, 129):
         cases[f"absorb {count} holes of 2600 tokens"] = lambda cold, c=count: (
             prompts.holes(cold, c, n - 2600),
-            "absorb",
+            {"rid": "absorb"},
         )
     interleaved(server, prompts, cases, 1, Clock(1e9))
     taken = interleaved(server, prompts, cases, 8, bench.clock)
@@ -47,7 +47,7 @@ def _short(bench: Bench, server: Server, length: int) -> list[Row]:
     cases: dict[str, Any] = {
         f"absorb {length}, {share} moved": lambda cold, r=length * share // 100: (
             prompts.holes(cold, 2, r),
-            "absorb",
+            {"rid": "absorb"},
         )
         for share in (25, 50, 90)
     }

@@ -9,37 +9,33 @@ from __future__ import annotations
 import statistics
 
 import numpy as np
-from common import SINK_TOKENS, Bench, Ids, Prompts, Reply
+from common import SINK_TOKENS, Bench, Case, Clock, Ids, Prompts, interleaved
 from rows import Row, ratio_row
 
-SHARES = (0.0, 0.005, 0.01, 0.02)
+SHARES = (0.005, 0.01, 0.02)
 BLOCKS, FRESH = 8, 150
 
 
 def relinked(bench: Bench) -> list[Row]:
     """First token over moved text of which nothing, or a share, is computed again."""
     prompts, server = bench.prompts(), bench.server("irminsul")
-    taken: dict[float, list[Reply]] = {share: [] for share in SHARES}
-    cold: list[Reply] = []
-    # The first rounds compile kernels.
-    while len(cold) < bench.samples + 3 and bench.clock.goes_on(len(cold), 6):
-        server.flush()
-        text = prompts.fresh(bench.length)
-        cold.append(server.serve(text))
-        shift = len(cold) % len(SHARES)
-        for share in SHARES[shift:] + SHARES[:shift]:
-            option = {"custom_params": {"irminsul": {"relink": share}}}
-            taken[share].append(server.serve(_shuffled(prompts, text), sampling=option))
-    plain = [reply.first for reply in taken[0.0][3:]]
+    cases = {"no relink": _case(prompts, 0.0)}
+    cases |= {f"relink {100 * share:g} %": _case(prompts, share) for share in SHARES}
+    interleaved(server, prompts, cases, 3, Clock(1e9))  # the first rounds compile kernels
+    taken = interleaved(server, prompts, cases, bench.samples, bench.clock)
+    first = {name: [reply.first for reply in replies] for name, replies in taken.items()}
+    plain, cached = first["no relink"], [reply.cached for reply in taken["no relink"]]
     made = []
-    for share in SHARES[1:]:
-        replies = taken[share][3:]
-        first = [reply.first for reply in replies]
-        found = ratio_row("links", f"relink {100 * share:g} %", first, "no relink", plain, "")
-        again = [one.cached - two.cached for one, two in zip(taken[0.0][3:], replies, strict=True)]
+    for case in list(cases)[1:]:
+        found = ratio_row("links", case, first[case], "no relink", plain, "")
+        again = [one - two.cached for one, two in zip(cached, taken[case], strict=True)]
         made.append({**found, "relinked_tokens": int(statistics.median(again))})
-    whole = [reply.first for reply in cold[3:]]
-    return [*made, ratio_row("links", "no relink", plain, "cold", whole, "")]
+    return [*made, ratio_row("links", "no relink", plain, "cold", first["cold"], "")]
+
+
+def _case(prompts: Prompts, share: float) -> Case:
+    option = {"custom_params": {"irminsul": {"relink": share}}}
+    return lambda text: (_shuffled(prompts, text), {"sampling": option})
 
 
 def _shuffled(prompts: Prompts, text: Ids) -> Ids:

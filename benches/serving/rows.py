@@ -75,6 +75,13 @@ def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
     half.replace(out)
 
 
+def add(out: Path, rows: list[Row], fresh: Sequence[Row]) -> None:
+    """Put `fresh` behind `rows`, show it, and write all to `out`: a run may end before its end."""
+    rows += fresh
+    show(fresh)
+    save(out, rows)
+
+
 def show(rows: Sequence[Row]) -> None:
     """Print one short line per row."""
     for one in rows:

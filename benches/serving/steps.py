@@ -26,11 +26,11 @@ def first_token(bench: Bench) -> list[Row]:
     n, prompts = bench.length, bench.prompts()
     most, part = n - 150, round(0.83 * n)
     cases: dict[str, Any] = {
-        "prefix": lambda cold: (prompts.prefix(cold, most), ""),
-        "two_holes": lambda cold: (prompts.holes(cold, 2, most), ""),
-        "nine_holes": lambda cold: (prompts.holes(cold, 9, most), ""),
-        "prefix_83": lambda cold: (prompts.prefix(cold, part), ""),
-        "eight_holes_83": lambda cold: (prompts.holes(cold, 8, part), ""),
+        "prefix": lambda cold: (prompts.prefix(cold, most), {}),
+        "two_holes": lambda cold: (prompts.holes(cold, 2, most), {}),
+        "nine_holes": lambda cold: (prompts.holes(cold, 9, most), {}),
+        "prefix_83": lambda cold: (prompts.prefix(cold, part), {}),
+        "eight_holes_83": lambda cold: (prompts.holes(cold, 8, part), {}),
     }
     bars = (
         (1, "two_holes", "prefix", "<= 1.10"),
@@ -48,7 +48,7 @@ def reuse(bench: Bench) -> list[Row]:
     cases = {
         f"reuse_{share}": lambda cold, moved=bench.length * share // 100: (
             prompts.holes(cold, 8, moved),
-            "",
+            {},
         )
         for share in SHARES
     }

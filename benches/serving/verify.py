@@ -25,7 +25,7 @@ from common import GPU_HEADS, free_port
 from irminsul.demo.model import TinyModel
 from irminsul.errors import IrminsulError
 from irminsul.live.client import Client
-from rows import Row, row, save, show
+from rows import Row, add, row
 
 # Layers enough that moving a document takes less time than computing it.
 LAYERS = 16
@@ -125,9 +125,7 @@ def main() -> int:
                 print(f"# {server}: {type(error).__name__}: {error}", flush=True)
                 failed += 1
                 continue
-            rows += fresh
-            show(fresh)
-            save(arguments.out, rows)
+            add(arguments.out, rows, fresh)
     return 1 if failed else 0
 
 

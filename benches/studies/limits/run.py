@@ -99,7 +99,7 @@ def _measured(
     """Take the cases of one prompt length in turn with cold prompts."""
     prompts = Prompts(length, VOCABULARY, seed=length)
     asked: dict[str, Case] = {
-        case: lambda cold, make=make: (make(prompts, cold), "") for case, make in cases.items()
+        case: lambda cold, make=make: (make(prompts, cold), {}) for case, make in cases.items()
     }
     interleaved(server, prompts, asked, 1, Clock(1e9))  # kernels are compiled for new shapes
     taken = interleaved(server, prompts, asked, samples, clock)

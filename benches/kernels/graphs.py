@@ -6,11 +6,15 @@ Shared by the benches of all kernels; knows nothing of what is called.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 
 import torch
 
 Call = Callable[[], object]
+
+SETTLE = 0.5
+"""Seconds of load before samples are taken, by which power has set the clock."""
 
 
 def capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
@@ -31,14 +35,21 @@ def timed(run: Call, calls: int, *, rounds: int, warmup: int) -> list[float]:
 
 
 def in_turn(
-    runs: dict[str, Call], calls: int, *, rounds: int, warmup: int = 2
+    runs: dict[str, Call], calls: int, *, rounds: int, warmup: int = 2, settle: float = 0.0
 ) -> dict[str, list[float]]:
     """Time several ways side by side: each once a round, so that the GPU's state meets all alike.
 
     Every round has an order of its own: behind one that draws little power the clock is higher.
-    The host is ahead of the GPU throughout: it waits for the last round only.
+    `settle` seconds of the same load come first, where power sets the clock: it takes a quarter of
+    a second to find it, and is up to a seventh lower before. The host is ahead of the GPU
+    throughout: it waits for the last round only.
     """
     order = random.Random(0)
+    began = time.perf_counter()
+    while time.perf_counter() - began < settle:
+        for run in runs.values():
+            run()
+        torch.cuda.synchronize()
     for _ in range(warmup):
         for run in runs.values():
             run()

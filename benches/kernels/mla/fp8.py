@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import gpu_report
-from graphs import Call, capture, in_turn
+from graphs import SETTLE, Call, capture, in_turn
 from irminsul.attention import (
     FP8_ROW_BYTES,
     mla_attention,
@@ -118,7 +118,8 @@ def main() -> None:
     for case in CASES:
         graphs = {name: capture(calls) for name, calls in caches.ways(case).items()}
         replays = {name: graph.replay for name, graph in graphs.items()}
-        rows += rows_of(case, in_turn(replays, case.calls, rounds=arguments.rounds))
+        samples = in_turn(replays, case.calls, rounds=arguments.rounds, settle=SETTLE)
+        rows += rows_of(case, samples)
     command = "python benches/kernels/mla/fp8.py --out FILE"
     gpu_report.save(arguments.out, command, rows)
 

@@ -61,7 +61,7 @@ def measure(
         rows.sort(key=lambda row: _length_of(row["case"]))
         _save(out, rows)
         for row in found:
-            print(f"{row['case']:44} {row['value']:8} of cold, {row['cached']:6.1%} taken over")
+            print(f"{row['case']:44} {row['value']:8} of cold, {row['cached']:5} % taken over")
 
 
 def _length_of(case: str) -> int:
@@ -107,7 +107,7 @@ def _measured(
     rows = []
     for case in cases:
         row = ratio_row("quality.limits", case, first[case], "cold", first["cold"], "<= 1.02")
-        rows.append({**row, "cached": taken[case][-1].cached / length})
+        rows.append({**row, "cached": round(100 * taken[case][-1].cached / length, 1)})
     return rows
 
 

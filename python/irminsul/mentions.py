@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from irminsul.errors import InvalidParams
 
-__all__ = ["MOST", "Origin", "check_share", "new_mentions", "remaining"]
+__all__ = ["MOST", "Origin", "check_share", "is_share", "new_mentions", "remaining"]
 
 MOST = 8
 """A token that a prompt holds more often is no name of anything."""
@@ -42,10 +42,15 @@ class Origin(NamedTuple):
     moved: bool = True
 
 
+def is_share(share: object) -> bool:
+    """Return whether `share` is a number from 0 to 1."""
+    return isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1
+
+
 def check_share(share: float) -> float:
-    """Return `share`, or raise InvalidParams unless it lies between 0 and 1."""
-    if not 0 <= share <= 1:
-        raise InvalidParams(f"relink is {share}; it must be a share from 0 to 1")
+    """Return `share`, or raise InvalidParams unless it is a number from 0 to 1."""
+    if not is_share(share):
+        raise InvalidParams(f"relink is {share!r}; it must be a share from 0 to 1")
     return share
 
 

@@ -204,6 +204,9 @@ def test_limits_hold_and_the_longest_spans_stay(
     if kept:
         assert len(holes) <= rows
         assert sum(start for start, _ in holes) <= row_tokens
+    # What a batch is cut to and what it leaves to others is reckoned alike.
+    left = Limits(rows, row_tokens, 4, 10**6).less([window], 0)
+    assert not kept or (left.rows >= 0 and left.row_tokens >= 0)
     usable = sorted(length for length in lengths if length >= 4)
     assert sorted(kept) == usable[len(usable) - len(kept) :]
 

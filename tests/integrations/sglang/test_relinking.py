@@ -13,7 +13,7 @@ import pytest
 from adders import Node, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from irminsul import mentions
+from irminsul import Policy, mentions
 from irminsul.integrations.sglang.admission import adder, finding, relinking
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.batch import planner
@@ -152,7 +152,7 @@ def shuffled(places: list[int], limits: Limits = LIMITS, costs: Costs | None = N
     window = Window(request(names(*places), sampling_params=None), 0, 401)
     window.request.full_untruncated_fill_ids.append(5)
     window.spans = [span(210, 190, nodes, 100)]
-    relinking.relink(window, Settings(relink=0.1), limits, costs, Metrics(60.0))
+    relinking.relink(window, Settings(relink=0.1), Policy(), limits, costs, Metrics(60.0))
     return window
 
 
@@ -164,6 +164,14 @@ def test_chosen_rows_are_holes_and_short_rests_are_computed_with_them() -> None:
     assert bounds == [(210, 220, True), (221, 240, True), (247, 380, True), (381, 400, True)]
     assert all(s.delta == 110 and sum(n for _, _, n in s.rows) == s.length for s in window.spans)
     assert window.unmet == 0
+
+
+def test_what_a_run_costs_is_what_the_registry_reckons_with() -> None:
+    window = Window(request(names(20, 40), sampling_params=None), 0, 400)
+    window.spans = [span(210, 180, path(list(range(400))), 100)]
+    dear = Policy(span_cost=19)
+    relinking.relink(window, Settings(relink=0.1), dear, LIMITS, None, Metrics(60.0))
+    assert [(s.start, s.end) for s in window.spans] == [(241, 390)]
 
 
 def test_limits_on_rows_drop_the_least_wanted() -> None:
@@ -187,7 +195,7 @@ def test_what_is_dearer_to_move_with_its_holes_is_computed() -> None:
 def test_a_span_of_which_nothing_is_left_leaves_nothing_to_wait_for() -> None:
     window = Window(request(names(3), sampling_params=None), 0, 400)
     window.spans = [span(200, 9, path(list(range(400))), 100)]
-    relinking.relink(window, Settings(relink=0.2), LIMITS, None, Metrics(60.0))
+    relinking.relink(window, Settings(relink=0.2), Policy(), LIMITS, None, Metrics(60.0))
     assert (window.spans, list(window.again), window.unmet) == ([], [], 0)
 
 
@@ -196,12 +204,12 @@ def test_a_choice_holds_for_later_rounds_over_parts_of_its_spans(monkeypatch: An
     monkeypatch.setattr(relinking, "new_mentions", None)
     later = Window(window.request, 250, 401)
     later.spans = [span(250, 150, path(list(range(400))), 140)]
-    relinking.relink(later, Settings(relink=0.1), LIMITS, None, Metrics(60.0))
+    relinking.relink(later, Settings(relink=0.1), Policy(), LIMITS, None, Metrics(60.0))
     assert list(later.again) == [260, 380]
     moved = Window(window.request, 250, 401)
     moved.spans = [span(250, 150, path(list(range(400))), 141)]
     with pytest.raises(TypeError):
-        relinking.relink(moved, Settings(relink=0.1), LIMITS, None, Metrics(60.0))
+        relinking.relink(moved, Settings(relink=0.1), Policy(), LIMITS, None, Metrics(60.0))
 
 
 def given_option(option: Any) -> Any:

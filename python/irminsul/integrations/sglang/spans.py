@@ -49,6 +49,11 @@ class Limits:
             row_tokens=self.row_tokens - sum(starts),
         )
 
+    def hold(self, windows: Sequence[Window]) -> bool:
+        """Return whether a batch of `windows` keeps these limits."""
+        left = self.less(windows, 0)
+        return left.rows >= 0 and left.row_tokens >= 0
+
 
 class Span(NamedTuple):
     """Positions ``[start, end)`` of one request that live tree rows can serve.
@@ -132,7 +137,10 @@ class Window:
     unmet: int = 0
 
     def holes(self) -> list[tuple[int, int]]:
-        """Return the positions to compute, as half-open intervals."""
+        """Return the positions to compute, as half-open intervals; each becomes a row.
+
+        The last one ends with the window, whose last token is computed.
+        """
         found, position = [], self.start
         for span in self.spans:
             if span.start > position:

@@ -248,7 +248,8 @@ class Admission:
         if costs is not None:
             finding.keep_worthwhile(window, costs, self._metrics)
         finding.cut_to_limits([window], limits, self._metrics)
-        relinking.relink(window, self._settings, limits, costs, self._metrics)
+        policy = self._cache.mirror.registry.policy
+        relinking.relink(window, self._settings, policy, limits, costs, self._metrics)
 
     def _lend(self, call: Call, adder: Any, window: Window) -> Any:
         """Run `call` with a budget that leaves room for what the round moves."""

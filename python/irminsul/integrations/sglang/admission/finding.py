@@ -144,6 +144,5 @@ def cut_to_limits(windows: Sequence[Window], limits: Limits, metrics: Metrics) -
 def _exceeds(windows: Sequence[Window], limits: Limits) -> bool:
     most = sum(len(window.spans) + 1 for window in windows)
     if most <= limits.rows and most * max(w.end for w in windows) <= limits.row_tokens:
-        return False
-    starts = [start for window in windows for start, end in window.holes() if end > start]
-    return len(starts) > limits.rows or sum(starts) > limits.row_tokens
+        return False  # sure without a look at the holes
+    return not limits.hold(windows)

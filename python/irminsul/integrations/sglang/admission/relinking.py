@@ -23,7 +23,7 @@ from irminsul import Policy, mentions
 from irminsul.integrations.sglang.admission.costs import Costs
 from irminsul.integrations.sglang.compat import prompt_tokens
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.settings import Settings, policy_overrides
+from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import Limits, Span, Window
 from irminsul.integrations.sglang.tree import options
 from irminsul.integrations.sglang.tree.nodes import hold, ids_of, record_of
@@ -56,12 +56,19 @@ class Choice:
 
 
 def relink(
-    window: Window, settings: Settings, limits: Limits, costs: Costs | None, metrics: Metrics
+    window: Window,
+    settings: Settings,
+    policy: Policy,
+    limits: Limits,
+    costs: Costs | None,
+    metrics: Metrics,
 ) -> None:
     """Cut rows out of the spans of `window`, at most the share that its request or `settings` say.
 
     Parameters
     ----------
+    policy
+        The registry's: a rest no longer than what one more run costs there is computed as well.
     limits
         What the batch still holds. The least wanted rows beyond it stay moved: `window.unmet`.
     costs
@@ -75,8 +82,6 @@ def relink(
     window.again, window.unmet = np.sort(kept).tolist(), len(ranked) - len(kept)
     if not window.again:
         return
-    # A rest that is no longer than what one more run costs is computed as well.
-    policy = Policy(**policy_overrides(settings))
     window.spans = without(window.spans, window.again, policy.span_cost)
     if not window.spans or (costs is not None and _dear(window, costs)):
         metrics.add("unprofitable_spans", len(window.spans))

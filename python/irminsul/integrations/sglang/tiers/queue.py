@@ -34,7 +34,7 @@ class FetchQueue:
     cache : IrminsulRadixCache
         Whose rows need not be fetched.
     metrics : Metrics
-        Counts ``tier_held_requests`` and ``tier_fallbacks``.
+        Counts ``tier_held_requests`` and what failed.
     patience_s : float
         Longest time a request waits without news.
     together : bool

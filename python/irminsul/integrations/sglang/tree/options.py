@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from irminsul.integrations.sglang.settings import Settings
+from irminsul.mentions import is_share
 
 _OPTION = "irminsul"
 _MODES = ("reuse", "exact")
@@ -21,8 +22,7 @@ def exact_reason(request: Any, settings: Settings) -> str | None:
     """Return why the options serve `request` exactly, or None when they let it reuse."""
     option = given(request)
     if isinstance(option, dict) and set(option) <= {"mode", "relink"}:
-        share = option.get("relink", 0)
-        understood = type(share) in (int, float) and 0 <= share <= 1
+        understood = is_share(option.get("relink", 0))
         option = option.get("mode", settings.mode) if understood else option
     if option is None:
         option = settings.mode

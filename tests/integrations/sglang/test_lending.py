@@ -161,6 +161,19 @@ def test_pages_that_the_allocator_refuses_are_given_back_later(
     assert cache.locks == []
 
 
+def test_a_rank_whose_pages_are_refused_ends_rather_than_have_less_room_than_others(
+    sharing: Sharing, cache: Cache
+) -> None:
+    ranks = Sharing(cache, sharing._tables, Metrics(60.0), ranks=2)
+    lent = divided(ranks)
+    ranks.secure(lent)
+    cache.token_to_kv_pool_allocator.refuses = True
+    with pytest.raises(RuntimeError, match="asked to refuse pages"):
+        ranks.lend(lent)
+    with pytest.raises(RuntimeError, match="asked to refuse pages"):
+        ranks.release(1)
+
+
 class Votes(Agreement):
     """A second rank that votes as it is told to."""
 

@@ -81,7 +81,8 @@ class Hooks:
     def plan(self, batch: Any) -> None:
         """After ``ScheduleBatch.prepare_for_extend``: trim `batch` to its holes.
 
-        Never raises: a failure is a miss, and the batch is computed as SGLang built it.
+        A failure is a miss: the batch is computed as SGLang built it. Raises only where other ranks
+        would run another batch than this one, and wait for it for ever.
         """
         with self._metrics.timed("plan_seconds"):
             used = self._plan(batch)

@@ -55,13 +55,18 @@ class Sharing:
         What to count.
     moved
         For tests: requests whose id starts so borrow nothing.
+    ranks
+        How many serve the same requests, each from a pool of its own.
     """
 
-    def __init__(self, cache: Any, tables: LoanTables, metrics: Metrics, moved: str = "") -> None:
+    def __init__(
+        self, cache: Any, tables: LoanTables, metrics: Metrics, moved: str = "", ranks: int = 1
+    ) -> None:
         self._cache = cache
         self._tables = tables
         self._metrics = metrics
         self._moved = moved
+        self._ranks = ranks
         self._loans: dict[int, Loan] = {}
         self._tokens = 0
         self._unused = list(range(tables.entries, 0, -1))
@@ -107,7 +112,7 @@ class Sharing:
     def secure(self, lent: Lent | None) -> None:
         """Lock the lenders of `lent` and take its entries; changes nothing when it raises.
 
-        Afterwards either `lend`, which cannot fail any more, or `renounce` is due.
+        Afterwards either `lend` or `renounce` is due.
         """
         if lent is None:
             return
@@ -130,7 +135,10 @@ class Sharing:
                 self._unused.append(part.number)
 
     def lend(self, lent: Lent | None) -> None:
-        """Say that requests borrow what was secured, and give back the slots this saves."""
+        """Say that requests borrow what was secured, and give back the slots this saves.
+
+        Raises only what `_give_back` does, where there are other ranks.
+        """
         if lent is None:
             return
         for part in lent.parts:
@@ -153,12 +161,18 @@ class Sharing:
         self._metrics.add("borrowed_tokens", tokens)
 
     def _give_back(self) -> None:
-        """Give spare pages to the allocator; what it refuses stays taken until the next time."""
+        """Give spare pages to the allocator; what it refuses stays taken until the next time.
+
+        Raises what the allocator does where there are other ranks: their pools would have more
+        room than this one, so they would admit other requests and wait for it for ever.
+        """
         try:
             while self._spare:
                 give_back(self._cache.token_to_kv_pool_allocator, self._spare[0])
                 del self._spare[0]
         except Exception:
+            if self._ranks > 1:
+                raise
             self._metrics.fallback("lending", "pages that are read elsewhere stay taken for now")
         self._metrics.gauge("borrowing_requests", len(self._loans))
         self._metrics.gauge("saved_slots", self.tokens)

@@ -11,6 +11,7 @@ from typing import Any
 from irminsul.attention import PAGE_SIZE
 from irminsul.errors import Unsupported
 from irminsul.integrations.sglang import settings
+from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.compat import (
     attention_backend,
@@ -68,7 +69,8 @@ def connect(cache: Any, context: Any, options: Settings, metrics: Metrics) -> No
     except AttributeError as error:
         raise _refusal([f"pages are freed in a way that was not looked at ({error})."]) from error
     tables = context.tp_worker.model_runner.attn_backend.loans
-    cache.sharing = Sharing(cache, tables, metrics, options.test_move)
+    ranks = Agreement.of(context).ranks
+    cache.sharing = Sharing(cache, tables, metrics, options.test_move, ranks)
 
 
 def _refusal(reasons: Iterable[str]) -> Unsupported:

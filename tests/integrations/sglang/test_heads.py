@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul.integrations.sglang.batch import heads
-from irminsul.integrations.sglang.start import build
 
 
 def batch(lengths: list[int], prefixes: list[int], **fields: Any) -> Any:
@@ -155,22 +154,3 @@ def test_a_head_is_a_batch_of_one_request() -> None:
 
 def test_a_batch_without_heads_has_none_to_run() -> None:
     assert heads.adopt(SimpleNamespace(), SimpleNamespace(), lambda one: one) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "budget"),
-    [
-        ({}, 8192),
-        ({"chunked_prefill_size": -1}, 0),
-        ({"enable_dp_attention": True, "dp_size": 2}, 0),
-        ({"enable_dp_attention": False, "dp_size": 1, "attn_dp_size": 2}, 0),
-        ({"dp_size": 2, "attn_dp_size": 1}, 8192),
-        ({"enable_lora": True}, 0),
-    ],
-)
-def test_ranks_that_forward_in_step_never_run_parts_of_their_own(
-    arguments: dict[str, Any], budget: int
-) -> None:
-    """0.5.22 and later count attention's groups apart from replicas, and clear the flag."""
-    given_arguments = SimpleNamespace(**{"chunked_prefill_size": 8192, **arguments})
-    assert build._forward_tokens(SimpleNamespace(server_args=given_arguments)) == budget

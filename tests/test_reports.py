@@ -111,7 +111,7 @@ def test_text_is_found_after_any_context_without_separators() -> None:
 @settings(max_examples=20, deadline=None)
 @given(order=st.permutations(range(6)), seed=st.integers(0, 2**32 - 1))
 def test_a_seam_between_documents_costs_less_than_a_chunk(order: list[int], seed: int) -> None:
-    """https://github.com/LMCache/LMCache/issues/4666"""
+    """https://github.com/LMCache/LMCache/issues/4667"""
     text = Texts(seed)
     documents = [text(150 + 170 * index) for index in range(6)]
     donor = join(text(64), *documents)

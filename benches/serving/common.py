@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 GPU_HEADS = {"heads": 16, "nope_head_dim": 128, "value_head_dim": 128}  # of what GPUs have kernels
 SINK_TOKENS = 32  # rows computed at these positions stay where they are
+_BESIDE = (0, 1, 13, *range(233, 240))  # what SGLang derives from an engine's port, and NCCL's
 
 
 @dataclass
@@ -63,13 +64,15 @@ class Server:
     def __init__(self, model: str, backend: str, **options: Any) -> None:
         import sglang
 
+        port = free_port()
         arguments: dict[str, Any] = {
             "model_path": model,
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "grammar_backend": "none",
             "random_seed": 0,
-            "nccl_port": free_port(),
+            "port": port,
+            "nccl_port": port + 1,
         }
         if backend == "irminsul":
             arguments["radix_cache_backend"] = "irminsul"
@@ -215,7 +218,12 @@ Case = Callable[[Ids], tuple[Ids, dict[str, Any]]]
 
 
 def interleaved(
-    server: Server, prompts: Prompts, cases: dict[str, Case], samples: int, clock: Clock
+    server: Server,
+    prompts: Prompts,
+    cases: dict[str, Case],
+    samples: int,
+    clock: Clock,
+    apart: bool = False,
 ) -> dict[str, list[Reply]]:
     """Take cold and every case in turn, in another order each time.
 
@@ -223,6 +231,8 @@ def interleaved(
     ----------
     cases
         Name -> what makes the case's prompt, and what else `Server.serve` takes, of the cold text.
+    apart
+        No case finds what another one left: each has the cold text computed again before it.
     """
     taken: dict[str, list[Reply]] = {"cold": [], **{case: [] for case in cases}}
     names = list(cases)
@@ -231,22 +241,30 @@ def interleaved(
         cold = prompts.fresh(prompts.length)
         taken["cold"].append(server.serve(cold))
         shift = len(taken["cold"]) % max(1, len(names))
-        for name in names[shift:] + names[:shift]:
+        for number, name in enumerate(names[shift:] + names[:shift]):
+            if apart and number:
+                server.flush()
+                server.serve(cold)
             ids, fields = cases[name](cold)
             taken[name].append(server.serve(ids, **fields))
     return taken
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on, and that no connection is given.
+    """Return a port that nobody listens on, nor on those that an engine takes beside it.
 
-    SGLang's own choice may be taken by a connection before its ranks meet there, half a minute on.
+    No connection is given one so low, and another process begins elsewhere: SGLang's own choice is
+    the same for all engines, or may be taken before its ranks meet there, half a minute on.
     """
-    for port in range(4_000 + os.getpid() * 7 % 11_000, 16_000):
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)):
-                return port
-    raise RuntimeError("no port below 16,000 is free")
+    for port in range(4_000 + os.getpid() * 7 % 11_000, 15_700):
+        if not any(_listens(port + beside) for beside in _BESIDE):
+            return port
+    raise RuntimeError("no port below 15,700 is free")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return not tried.connect_ex(("127.0.0.1", port))
 
 
 def vocabulary(model: str) -> int:

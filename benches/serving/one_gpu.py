@@ -15,10 +15,8 @@ from typing import Any
 import backend_steps
 
 OPTIONS = {
-    # Neither takes a collective on the host, or two ranks on one device.
+    # Graphs take no collective on the host.
     "disable_cuda_graph": True,
-    "disable_custom_all_reduce": True,
-    "enforce_disable_flashinfer_allreduce_fusion": True,
 }
 """Engine arguments that such an engine needs."""
 

@@ -92,9 +92,9 @@ class Storm:
     def others_row(self, bar_id: str, case: str, judged: bool) -> Row:
         """Compare answers to those of the idle engine.
 
-        SGLang loses a logprob of a retracted request now and then, and those behind it move up. Of
-        such an answer the tokens are judged alone: whether they part where two were nearly as
-        likely.
+        A request that SGLang before 0.5.19 retracts before its first token was handled loses that
+        token's logprob, and those behind it move up. Of such an answer the tokens are judged alone:
+        whether they part where two were nearly as likely.
         """
         short = [len(ours["logprobs"]) < len(ours["tokens"]) for ours, _ in self.theirs]
         pairs = [

@@ -79,6 +79,9 @@ def engine(arguments: argparse.Namespace, form: str, dump: str) -> Server:
             "attention_backend": arguments.attention_backend,
             "mem_fraction_static": 0.85,  # ranks may share a GPU; the pool's size is given
             "cuda_graph_max_bs_decode": 8,
+            # Collectives are NCCL's alone: what fuses them is no part of the question.
+            "disable_custom_all_reduce": True,
+            "enforce_disable_flashinfer_allreduce_fusion": True,
         }
     if arguments.one_gpu:
         options |= one_gpu.OPTIONS

@@ -221,7 +221,7 @@ def test_table_packs_the_layout_of_the_c_struct():
 
 def test_a_missing_rope_table_and_bad_tables_are_refused():
     table = tiles_from_spans([[KeySpan(torch.arange(4), 0, delta=1)]])
-    with pytest.raises(ValueError, match="cos_sin"):
+    with pytest.raises(InvalidParams, match="cos_sin"):
         mla_attention_reference(
             torch.randn(1, 1, 576),
             torch.randn(1, 64, 576),
@@ -230,9 +230,9 @@ def test_a_missing_rope_table_and_bad_tables_are_refused():
             torch.tensor([3]),
             scale=1.0,
         )
-    with pytest.raises(ValueError, match="starts before 4"):
+    with pytest.raises(InvalidParams, match="starts before 4"):
         tiles_from_spans([[KeySpan(torch.arange(4), 0), KeySpan(torch.arange(4), 3)]])
-    with pytest.raises(ValueError, match="65 keys"):
+    with pytest.raises(InvalidParams, match="65 keys"):
         tiles_from_pages(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([65]))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from irminsul.attention.tiles import TileTable
+from irminsul.errors import InvalidParams
 
 LATENT_DIM = 512
 """Width of ``c_KV``, which is both the first part of the key and the value."""
@@ -78,7 +79,7 @@ def gather_keys(
 
     Raises
     ------
-    ValueError
+    InvalidParams
         A tile has a delta but `cos_sin` is missing.
     """
     first = int(table.start[row])
@@ -94,7 +95,7 @@ def gather_keys(
     delta = torch.cat(deltas)
     if bool(delta.any()):
         if cos_sin is None:
-            raise ValueError("tiles with a delta other than 0 need the model's cos_sin table")
+            raise InvalidParams("tiles with a delta other than 0 need the model's cos_sin table")
         rotated = rotate_keys(keys[:, LATENT_DIM:], delta, cos_sin, interleaved)
         keys = torch.cat([keys[:, :LATENT_DIM], rotated], dim=1)
     return keys, torch.cat(positions).to(cache.device)
@@ -144,7 +145,7 @@ def mla_attention_reference(
 
     Raises
     ------
-    ValueError
+    InvalidParams
         A tile has a delta but `cos_sin` is missing.
 
     Notes

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from irminsul.errors import InvalidParams
 from irminsul.planning import Piece, Reuse, ReusePlan
 
 PAGE_SIZE = 64
@@ -125,12 +126,12 @@ def tiles_from_pages(page_table: Tensor, key_lens: Tensor) -> TileTable:
 
     Raises
     ------
-    ValueError
+    InvalidParams
         A row has more keys than its pages hold.
     """
     lens = key_lens.long().cpu()
     if lens.numel() and int(lens.max()) > page_table.shape[1] * PAGE_SIZE:
-        raise ValueError(
+        raise InvalidParams(
             f"a row has {int(lens.max())} keys, but {page_table.shape[1]} pages of "
             f"{PAGE_SIZE} hold at most {page_table.shape[1] * PAGE_SIZE}"
         )
@@ -154,7 +155,7 @@ def tiles_from_spans(rows: Sequence[Sequence[KeySpan]]) -> TileTable:
 
     Raises
     ------
-    ValueError
+    InvalidParams
         Spans of a row overlap or are out of order.
     """
     columns: list[tuple[int, int, int, int, int]] = []
@@ -164,7 +165,7 @@ def tiles_from_spans(rows: Sequence[Sequence[KeySpan]]) -> TileTable:
         end = 0
         for span in spans:
             if span.position < end:
-                raise ValueError(f"row {row}: span at {span.position} starts before {end}")
+                raise InvalidParams(f"row {row}: span at {span.position} starts before {end}")
             end = span.position + len(span.slots)
             columns.extend(_cut(span))
         counts.append(len(columns) - before)
@@ -178,7 +179,9 @@ def _cut(span: KeySpan) -> list[tuple[int, int, int, int, int]]:
     """Tiles of one span as (page, lo, hi, delta, pos0)."""
     slots = span.slots.tolist()
     cuts = [0] if slots else []
-    cuts += [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1 or not slots[i] % 64]
+    cuts += [
+        i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1 or not slots[i] % PAGE_SIZE
+    ]
     tiles = []
     for first, last in zip(cuts, [*cuts[1:], len(slots)], strict=True):
         page, lo = divmod(slots[first], PAGE_SIZE)

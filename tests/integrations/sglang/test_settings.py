@@ -62,6 +62,22 @@ def test_a_wrong_variable_names_itself(name: str, value: str) -> None:
         settings.load({name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("IRMINSUL_MAX_ROWS", "-1"),
+        ("IRMINSUL_MIN_SPAN", "-2"),
+        ("IRMINSUL_GATHER", "nan"),
+        ("IRMINSUL_LOG_INTERVAL", "inf"),
+        ("IRMINSUL_RELINK", "1.5"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(name: str, value: str) -> None:
+    field = name.removeprefix("IRMINSUL_").lower()
+    with pytest.raises(InvalidParams, match=rf"{field} is {value}"):
+        settings.load({name: value})
+
+
 def test_overrides_leave_the_library_its_defaults() -> None:
     assert settings.policy_overrides(Settings()) == {}
     assert settings.chunk_overrides(Settings()) == {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -89,6 +90,11 @@ class Settings:
     test_dump_rows
         For tests only: folder that receives every plan, and the KV rows of every request before
         they enter the tree.
+
+    Raises
+    ------
+    InvalidParams
+        A number is not finite, or negative without being the -1 of a policy's field.
     """
 
     mode: Mode = "reuse"
@@ -130,6 +136,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_share(self.relink)
+        for name, value in vars(self).items():
+            least = -1 if name in _POLICY else 0
+            if isinstance(value, (int, float)) and not least <= value < math.inf:
+                raise InvalidParams(f"{name} is {value}; it must be a number from {least} on")
 
 
 def load(environment: Mapping[str, str] | None = None) -> Settings:

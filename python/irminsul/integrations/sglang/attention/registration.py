@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -89,8 +88,7 @@ def _create(runner: Any) -> Any:
     scaled = getattr(runner.model_config.hf_config, "llama_4_scaling", None)
     if NAME not in apart and not scaled:
         apart.append(NAME)
-    apart_here = runner.device != "cpu" and NAME in apart
-    if apart_here and os.environ.get("IRMINSUL_TEST_FUSED_ROPE") != "0":
+    if runner.device != "cpu" and NAME in apart:
         _leave_turning_to_backend()
     return backend
 

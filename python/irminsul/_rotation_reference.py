@@ -81,6 +81,7 @@ def _relocate_fake(
 
 
 def check_delta_range(deltas: Tensor, max_positions: int) -> None:
+    """Raise `DeltaOutOfRange` unless each of `deltas` is less than `max_positions` both ways."""
     if deltas.numel() == 0:
         return
     low, high = (int(edge) for edge in torch.aminmax(deltas))
@@ -89,6 +90,7 @@ def check_delta_range(deltas: Tensor, max_positions: int) -> None:
 
 
 def delta_error(low: int, high: int, max_positions: int) -> DeltaOutOfRange:
+    """Return the error for deltas from `low` to `high`, of which one is out of range."""
     found = f"{low}" if low == high else f"deltas from {low} to {high}"
     return DeltaOutOfRange(
         f"{found}: the table of {max_positions} positions allows "

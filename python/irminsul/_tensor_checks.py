@@ -69,6 +69,7 @@ def check_index(
     shape: torch.Size,
     device: torch.device,
 ) -> None:
+    """Raise `InvalidTensor` unless `index` is one of `dtypes`, of `shape`, and on `device`."""
     if not isinstance(index, Tensor):
         raise InvalidTensor(f"{name} must be a tensor, got {type(index).__name__}")
     if index.dtype not in dtypes or index.ndim != 1 or index.shape != shape:
@@ -81,5 +82,6 @@ def check_index(
 
 
 def require_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Raise `InvalidTensor` unless `tensor` is where the rows are."""
     if tensor.device != device:
         raise InvalidTensor(f"{name} is on {tensor.device}, the rows are on {device}")

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from results_file import text
+from results_file import filled, text
 
 Row = dict[str, Any]
 
@@ -71,7 +71,7 @@ def save(out: Path, rows: Sequence[Row], **more: Any) -> None:
     head = {"machine": machine(), "command": command, **more}
     out.parent.mkdir(parents=True, exist_ok=True)
     half = out.with_suffix(".half")
-    half.write_text(text(head, rows))
+    half.write_text(text(head, filled(rows)))
     half.replace(out)
 
 

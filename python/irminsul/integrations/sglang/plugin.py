@@ -21,21 +21,6 @@ logger = logging.getLogger(__name__)
 
 BACKEND = "irminsul"
 
-_ADD_ONE = "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req"
-_ADD_CHUNKED = "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req"
-_SCHEDULE = "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend"
-_BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new"
-_FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
-_LOGITS = "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch"
-
-# Dotted path of each hooked function.
-TARGETS = (_ADD_ONE, _ADD_CHUNKED, _SCHEDULE, _BATCH, _FORWARD, _LOGITS)
-
-
-def targets() -> tuple[str, ...]:
-    """Return the functions that must be hooked in this SGLang before reuse is safe."""
-    return (*TARGETS, tenancy.TARGET) if tenancy.joins_salts() else TARGETS
-
 
 def register() -> None:
     """Register the cache backend and the hooks in this process; calling it again does nothing.
@@ -56,15 +41,11 @@ def register() -> None:
     registration.register()
     plan_guard.install()
     register_radix_cache_backend(BACKEND, _build)
-    HookRegistry.register(_ADD_ONE, _around_add_one, HookType.AROUND)
-    HookRegistry.register(_ADD_CHUNKED, _around_add_chunked, HookType.AROUND)
-    HookRegistry.register(_SCHEDULE, _after_prepare_for_extend, HookType.AFTER)
-    HookRegistry.register(_BATCH, _after_init_new, HookType.AFTER)
-    HookRegistry.register(_FORWARD, _around_forward, HookType.AROUND)
-    HookRegistry.register(_LOGITS, _around_logits_metadata, HookType.AROUND)
-    if tenancy.joins_salts():
-        HookRegistry.register(tenancy.TARGET, _around_extra_key, HookType.AROUND)
-    logger.debug("irminsul registered its radix cache backend and %d hooks", len(TARGETS))
+    hooks = targets()
+    for target in hooks:
+        hook, kind = _HOOKS[target]
+        HookRegistry.register(target, hook, HookType[kind])
+    logger.debug("irminsul registered its radix cache backend and %d hooks", len(hooks))
 
 
 def _build(context: Any) -> Any:
@@ -122,3 +103,31 @@ def _around_logits_metadata(original: Callable[..., Any], cls: Any, forward_batc
     if runtime.current is None:
         return original(cls, forward_batch)
     return original(cls, runtime.current.per_request(forward_batch))
+
+
+_MANAGERS = "sglang.srt.managers"
+_EXECUTOR = "sglang.srt.model_executor"
+
+# Hooked function -> what answers it, and when.
+_HOOKS: dict[str, tuple[Callable[..., Any], str]] = {
+    f"{_MANAGERS}.schedule_policy.PrefillAdder.add_one_req": (_around_add_one, "AROUND"),
+    f"{_MANAGERS}.schedule_policy.PrefillAdder.add_chunked_req": (_around_add_chunked, "AROUND"),
+    f"{_MANAGERS}.schedule_batch.ScheduleBatch.prepare_for_extend": (
+        _after_prepare_for_extend,
+        "AFTER",
+    ),
+    f"{_EXECUTOR}.forward_batch_info.ForwardBatch.init_new": (_after_init_new, "AFTER"),
+    f"{_EXECUTOR}.model_runner.ModelRunner.forward": (_around_forward, "AROUND"),
+    "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch": (
+        _around_logits_metadata,
+        "AROUND",
+    ),
+    tenancy.TARGET: (_around_extra_key, "AROUND"),
+}
+TARGETS = tuple(target for target in _HOOKS if target != tenancy.TARGET)
+"""Functions that are hooked in every SGLang."""
+
+
+def targets() -> tuple[str, ...]:
+    """Return the functions that must be hooked in this SGLang before reuse is safe."""
+    return (*TARGETS, tenancy.TARGET) if tenancy.joins_salts() else TARGETS

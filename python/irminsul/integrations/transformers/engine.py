@@ -149,10 +149,7 @@ class PICEngine:
         if max_new_tokens < 0:
             raise InvalidParams(f"max_new_tokens is {max_new_tokens}; it must be 0 or more")
         entries = self._prompts(prompts, max_new_tokens, logits_from, tenant)
-        if logits not in ("none", "generated", "computed"):
-            raise InvalidParams(f"logits is {logits!r}; it must be none, generated or computed")
-        if not callable(reuse) and reuse not in (True, False, "prefix"):
-            raise InvalidParams(f"reuse is {reuse!r}; it must be a bool, 'prefix' or a planner")
+        _check_choices(reuse, logits)
         request = Request(
             reuse=reuse,
             max_new_tokens=max_new_tokens,
@@ -225,8 +222,7 @@ class PICEngine:
     def read_rows(self, sequence: int, layer: int) -> Tensor:
         """Rows of a kept sequence in one layer, [tokens, numbers per row]: for studies."""
         with self._lock:
-            kept = self._store.kept.get(sequence)
-            if kept is None:
+            if (kept := self._store.kept.get(sequence)) is None:
                 raise InvalidParams(f"sequence {sequence} is not kept")
             if not 0 <= layer < len(self._family.attentions):
                 raise InvalidParams(
@@ -295,3 +291,10 @@ class PICEngine:
                 f"a prompt of {tokens} tokens with up to {max_new_tokens} new ones exceeds the "
                 f"model's {self._family.max_positions} positions"
             )
+
+
+def _check_choices(reuse: Reusing, logits: Logits) -> None:
+    if logits not in ("none", "generated", "computed"):
+        raise InvalidParams(f"logits is {logits!r}; it must be none, generated or computed")
+    if not callable(reuse) and reuse not in (True, False, "prefix"):
+        raise InvalidParams(f"reuse is {reuse!r}; it must be a bool, 'prefix' or a planner")

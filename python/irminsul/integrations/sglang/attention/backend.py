@@ -162,9 +162,8 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
                 self.token_to_kv_pool.set_kv_buffer(layer, _write_location(slots), k, v)
             q = q.reshape(-1, layer.tp_q_head_num, _ROW)
         else:
-            turn = None
-            if cos_sin_cache is not None:
-                turn = cos_sin_cache, forward_batch.positions, is_neox
+            angles = cos_sin_cache
+            turn = None if angles is None else (angles, forward_batch.positions, is_neox)
             q = self._join(q, q_rope, k if writes else None, k_rope, layer, slots, turn)
         return self._attend(q, layer).flatten(1)
 

@@ -16,7 +16,7 @@ the checks and the checksum of any other value. Sampling is part of the format
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irminsul import ChunkParams, Namespace
+from irminsul._ids import common_prefix
 from irminsul.tiers.keys import ChunkRef, ChunkSpace, RowLayout
 from irminsul.tiers.value import ChunkRows
 
@@ -125,8 +126,8 @@ class Signposts:
         place = _place(named, ids[at : at + WINDOW])
         if place is None:
             return None
-        before = _common(named[:place][::-1], ids[:at][::-1])
-        after = _common(named[place:], ids[at:])
+        before = common_prefix(named[:place][::-1], ids[:at][::-1])
+        after = common_prefix(named[place:], ids[at:])
         return Named(space.ref(named), post.ref, at - before, before + after)
 
     def _space(self, space: ChunkSpace) -> ChunkSpace:
@@ -188,10 +189,3 @@ def _place(ids: NDArray[np.uint32], window: NDArray[np.uint32]) -> int | None:
     views = np.lib.stride_tricks.sliding_window_view(ids, WINDOW)
     places = np.flatnonzero((views == window).all(axis=1))
     return int(places[0]) if len(places) else None
-
-
-def _common(ours: Sequence[int] | NDArray[np.uint32], theirs: NDArray[np.uint32]) -> int:
-    """Return how many ids two texts begin with alike."""
-    size = min(len(ours), len(theirs))
-    different = np.flatnonzero(np.asarray(ours[:size]) != theirs[:size])
-    return int(different[0]) if len(different) else size

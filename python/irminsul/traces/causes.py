@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from irminsul._ids import common_prefix
 from irminsul.traces.corpus import TokenizedCall
 from irminsul.traces.reader import Call
 from irminsul.traces.template import message_role, message_text
@@ -88,20 +89,17 @@ class BreakFinder:
         if previous is None:
             return None
         earlier, tokens = previous
-        lost = len(tokens) - _common_prefix(tokens, tokenized.tokens)
+        lost = len(tokens) - common_prefix(tokens, tokenized.tokens)
         if lost <= _SLACK_TOKENS:
             return None
         kind, before, after = _explain(earlier, call)
         return Break(kind, lost, tokenized.session, tokenized.turn, before, after)
 
 
-def _common_prefix(a: Sequence[Any] | npt.NDArray[Any], b: Sequence[Any] | npt.NDArray[Any]) -> int:
-    length = min(len(a), len(b))
-    if isinstance(a, np.ndarray):
-        differs = np.flatnonzero(a[:length] != np.asarray(b)[:length])
-        return int(differs[0]) if len(differs) else length
+def _same(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return how many items two sequences begin with alike."""
     pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), length)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
 def _explain(earlier: Call | None, later: Call | None) -> tuple[str, str, str]:
@@ -123,7 +121,7 @@ def _explain_chat(earlier: Call, later: Call) -> tuple[str, str, str]:
         return _explain_text(old, new, "system text changed")
     if list(earlier.tools) != list(later.tools):
         return _explain_tools(earlier.tools, later.tools)
-    at = _common_prefix(a, b)
+    at = _same(a, b)
     if at == len(a):
         return "tokenizer seam", "", ""
     return _explain_messages(a[at:], b[at:])
@@ -137,8 +135,8 @@ def _pop_system(messages: list[Mapping[str, Any]]) -> str:
 
 def _is_header(a: str, b: str) -> bool:
     """Tell a header whose values change from a text that was rewritten."""
-    start = _common_prefix(a, b)
-    end = _common_prefix(a[start:][::-1], b[start:][::-1])
+    start = _same(a, b)
+    end = _same(a[start:][::-1], b[start:][::-1])
     middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
     if _VOLATILE.sub("", middle_a) == _VOLATILE.sub("", middle_b):
         return True
@@ -156,7 +154,7 @@ def _explain_tools(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
 ) -> tuple[str, str, str]:
     names = [[_tool_name(tool) for tool in tools] for tools in (a, b)]
-    at = _common_prefix(a, b)
+    at = _same(a, b)
     before, after = (", ".join(part[at : at + 4]) for part in names)
     same = len(a) == len(b) and all(tool in b for tool in a)
     return ("tools reordered" if same else "tools changed"), before, after
@@ -200,7 +198,7 @@ def _is_reordered(old: str, new: str) -> bool:
 
 
 def _windows(a: str, b: str) -> tuple[str, str]:
-    start = max(_common_prefix(a, b) - _WINDOW_CHARS, 0)
+    start = max(_same(a, b) - _WINDOW_CHARS, 0)
     return a[start : start + 2 * _WINDOW_CHARS], b[start : start + 2 * _WINDOW_CHARS]
 
 
@@ -214,7 +212,7 @@ def excerpts(found: Break, clean: Callable[[str], str]) -> tuple[str, str]:
         Applied to a wider part of the text before it is cut, so that it sees secrets whole.
     """
     a, b = clean(found.before), clean(found.after)
-    start = max(_common_prefix(a, b) - 10, 0)
+    start = max(_same(a, b) - 10, 0)
     return _shorten(a[start:]), _shorten(b[start:])
 
 

@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from irminsul._ids import common_prefix
+
 __all__ = ["Listener", "Node", "Part", "RadixCache"]
 
 TokenArray = npt.NDArray[np.uint32]
@@ -88,7 +90,7 @@ class RadixCache:
         self._clock += 1
         node, at = self._root, 0
         while at < len(tokens) and (child := node.children.get(int(tokens[at]))) is not None:
-            equal = _common_prefix(child.tokens, tokens[at:])
+            equal = common_prefix(child.tokens, tokens[at:])
             at += equal
             node = child if equal == len(child.tokens) else self._split(child, equal)
             node.used = self._clock
@@ -177,10 +179,3 @@ class RadixCache:
                 self._push(parent)
         if self._listener is not None:
             self._listener.removed(node)
-
-
-def _common_prefix(a: TokenArray, b: TokenArray) -> int:
-    length = min(len(a), len(b))
-    differs = a[:length] != b[:length]
-    at = int(differs.argmax()) if length else 0
-    return at if length and differs[at] else length

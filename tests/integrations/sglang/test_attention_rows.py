@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from irminsul.attention import mla_attention
+from irminsul.attention import PAGE_SIZE, mla_attention
+from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.attention.rows import (
     Rows,
     decode_rows,
@@ -168,3 +169,8 @@ def test_what_it_does_is_not_refused():
     assert refused(runner(store_dtype=torch.float32), on_gpu=False, has_kernel=False) == []
     (reason,) = refused(runner(), on_gpu=True, has_kernel=False)
     assert "no kernel" in reason
+
+
+def test_an_engine_without_a_page_size_gets_the_kernel_s() -> None:
+    """Where pages are named SGLang's plugin loader comes by, which must not wait for torch."""
+    assert registration.PAGE == PAGE_SIZE

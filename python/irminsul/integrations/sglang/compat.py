@@ -20,6 +20,8 @@ from typing import Any
 from irminsul.integrations.sglang import attributes
 
 RANGE = ">=0.5.16,<0.5.24"
+ORIGINAL = "irminsul_original"
+"""Attribute of a function that stands in the place of one of SGLang's: that function."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from irminsul.integrations.sglang import compat, runtime
+from irminsul.integrations.sglang.compat import ORIGINAL
 from irminsul.integrations.sglang.metrics import Metrics
 from irminsul.integrations.sglang.settings import Settings
 
@@ -26,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 BACKEND = "flashinfer"
 TARGET = "layers.attention.flashinfer_mla_backend.fast_mla_decode_plan"
-_MARK = "irminsul_original"
 _COPIED = "irminsul_plan_copied"
 
 
@@ -78,7 +78,7 @@ def install() -> None:
     from sglang.srt.layers.attention import attention_registry
 
     create = attention_registry.ATTENTION_BACKENDS.get(BACKEND)
-    if create is None or hasattr(create, _MARK):
+    if create is None or hasattr(create, ORIGINAL):
         return
 
     @functools.wraps(create)
@@ -87,7 +87,7 @@ def install() -> None:
             guard()
         return create(runner)
 
-    setattr(guarded, _MARK, create)
+    setattr(guarded, ORIGINAL, create)
     attention_registry.register_attention_backend(BACKEND)(guarded)
 
 
@@ -95,7 +95,7 @@ def guard() -> None:
     """Wrap the function in its module; an SGLang that plans otherwise is left alone."""
     module, name = _place()
     original: Any = getattr(module, name, None)
-    if hasattr(original, _MARK) or not compat.optional_row(TARGET).resolved:
+    if hasattr(original, ORIGINAL) or not compat.optional_row(TARGET).resolved:
         return
 
     @functools.wraps(original)
@@ -106,7 +106,7 @@ def guard() -> None:
             return original(wrapper, *args, **kw)
         return found.plan(original, wrapper, *args, **kw)
 
-    setattr(plan, _MARK, original)
+    setattr(plan, ORIGINAL, original)
     setattr(module, name, plan)
 
 
@@ -117,7 +117,7 @@ def warn(server_args: Any, settings: Settings) -> None:
         return
     row = compat.optional_row(TARGET)
     module, name = _place()
-    if not hasattr(getattr(module, name, None), _MARK):
+    if not hasattr(getattr(module, name, None), ORIGINAL):
         logger.warning(
             "irminsul does not guard SGLang's decode plans here (%s %s): under overlap scheduling "
             "a plan may overwrite the last one, see docs/sglang.md",

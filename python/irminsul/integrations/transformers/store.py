@@ -15,6 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from irminsul._core import ChunkParams, Namespace, Policy, Registry
+from irminsul._ids import common_prefix
 from irminsul.errors import InvalidParams, InvalidTokens
 from irminsul.integrations.transformers.pool import Pages
 from irminsul.integrations.transformers.spans import RowPiece, Span, spans_from
@@ -156,7 +157,7 @@ class Store:
         for number, kept in self.kept.items():
             if kept.namespace != namespace:
                 continue
-            length = _common(tokens, kept.tokens)
+            length = common_prefix(tokens, kept.tokens)
             if exact:
                 length = min(length, _exact(kept.parts))
             if length > best:
@@ -180,12 +181,6 @@ class Store:
         prefix_len = prefix[-1].end if prefix else 0
         with self.registry.lookup(tokens, namespace=namespace, prefix_len=prefix_len) as plan:
             return spans_from(plan, self._owner.__getitem__)
-
-
-def _common(left: TokenArray, right: TokenArray) -> int:
-    length = min(len(left), len(right))
-    differ = np.flatnonzero(left[:length] != right[:length])
-    return int(differ[0]) if len(differ) else length
 
 
 def _exact(parts: Sequence[Part]) -> int:

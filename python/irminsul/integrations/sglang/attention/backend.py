@@ -19,6 +19,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from torch import Tensor
 
 from irminsul.attention import mla_attention
+from irminsul.attention.reference import HEAD_DIM
 from irminsul.errors import Unsupported
 from irminsul.integrations.sglang.attention import registration
 from irminsul.integrations.sglang.attention.rows import (
@@ -31,8 +32,6 @@ from irminsul.integrations.sglang.attention.rows import (
 from irminsul.integrations.sglang.compat import resolved
 from irminsul.integrations.sglang.share.start import tables_for
 from irminsul.native import supports_device
-
-_ROW = 576  # numbers of a key, and of an absorbed query
 
 
 class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
@@ -151,7 +150,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         """
         if layer.logit_cap:
             raise Unsupported("--attention-backend irminsul has no soft cap on scores")
-        if layer.head_dim != _ROW:
+        if layer.head_dim != HEAD_DIM:
             prefill = self._planned(forward_batch)
             out: Tensor = prefill.forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
             return out
@@ -160,7 +159,7 @@ class IrminsulAttentionBackend(AttentionBackend):  # type: ignore[misc]
         if q_rope is None:
             if writes:
                 self.token_to_kv_pool.set_kv_buffer(layer, _write_location(slots), k, v)
-            q = q.reshape(-1, layer.tp_q_head_num, _ROW)
+            q = q.reshape(-1, layer.tp_q_head_num, HEAD_DIM)
         else:
             angles = cos_sin_cache
             turn = None if angles is None else (angles, forward_batch.positions, is_neox)

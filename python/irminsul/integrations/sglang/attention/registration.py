@@ -11,12 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from irminsul.integrations.sglang.compat import ORIGINAL
+
 logger = logging.getLogger(__name__)
 
 NAME = "irminsul"
 PAGE = 64
 """Tokens of a page where the engine was given no ``--page-size``; the kernel reads pages of 64."""
-_MARK = "irminsul_original"
 _WAYS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
 # Releases differ in where the default is asked for.
 _DEFAULTS = ("sglang.srt.arg_groups.overrides", "sglang.srt.arg_groups.pipeline")
@@ -49,7 +50,7 @@ def _default_to_whole_pages(place: str) -> None:
     except ImportError:
         return
     original = getattr(module, "_page_size_default", None)
-    if original is None or hasattr(original, _MARK):
+    if original is None or hasattr(original, ORIGINAL):
         return
 
     def default(view: Any) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _default_to_whole_pages(place: str) -> None:
             return chosen | {"page_size": PAGE}
         return chosen
 
-    setattr(default, _MARK, original)
+    setattr(default, ORIGINAL, original)
     default.__qualname__ = original.__qualname__
     module._page_size_default = default  # type: ignore[attr-defined]
 
@@ -102,7 +103,7 @@ def _leave_turning_to_backend() -> None:
 
     layers = forward_mla.DeepseekMLAForwardMixin
     original = getattr(layers, "_fuse_rope_for_trtllm_mla", None)
-    if original is None or hasattr(original, _MARK):
+    if original is None or hasattr(original, ORIGINAL):
         return
 
     def fuses(self: Any, forward_batch: Any) -> bool:
@@ -110,7 +111,7 @@ def _leave_turning_to_backend() -> None:
             return self.rotary_emb is not None and bool(forward_batch.forward_mode.is_decode())
         return bool(original(self, forward_batch))
 
-    setattr(fuses, _MARK, original)
+    setattr(fuses, ORIGINAL, original)
     layers._fuse_rope_for_trtllm_mla = fuses
 
 

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from irminsul.integrations.sglang import runtime
+from irminsul.integrations.sglang.compat import ORIGINAL
 
 # Backends whose absorbed extend is SGLang's own path for short prefixes.
 _ABSORBING = ("triton", "flashinfer", "flashmla", "fa3", "cutlass_mla")
 # Those of them that also have the decompressed form for rows with a prefix.
 DECOMPRESSING = ("flashinfer", "flashmla", "fa3", "cutlass_mla")
-
-_MARK = "irminsul_original"
 
 
 def install() -> None:
@@ -30,7 +29,7 @@ def install() -> None:
 
     for name in _ABSORBING:
         handler = AttentionBackendRegistry._handlers.get(name)
-        if handler is not None and not hasattr(handler, _MARK):
+        if handler is not None and not hasattr(handler, ORIGINAL):
             AttentionBackendRegistry.register(name, _choosing(handler))
 
 
@@ -53,5 +52,5 @@ def _choosing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         # Asked of the hooks, not of the batch: SGLang's runners work on copies of its fields.
         return AttnForwardMethod.MLA if hooks.absorbs else method
 
-    setattr(choose, _MARK, original)
+    setattr(choose, ORIGINAL, original)
     return choose

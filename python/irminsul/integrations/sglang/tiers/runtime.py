@@ -16,31 +16,26 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from irminsul import ChunkParams, Namespace, Policy
-from irminsul.errors import Unsupported
 from irminsul.integrations.sglang.agreement import Agreement
 from irminsul.integrations.sglang.metrics import Metrics
-from irminsul.integrations.sglang.settings import Settings, store_fields
+from irminsul.integrations.sglang.settings import Settings
 from irminsul.integrations.sglang.spans import BatchPlan, HostCopy, Limits, Span, Window
 from irminsul.integrations.sglang.tiers import common, gauges, identity
 from irminsul.integrations.sglang.tiers import rows as tiers_rows
+from irminsul.integrations.sglang.tiers.chunks import chunk_pool
 from irminsul.integrations.sglang.tiers.clock import PrefillClock, event
 from irminsul.integrations.sglang.tiers.off import NoTiers
 from irminsul.integrations.sglang.tiers.queue import FetchQueue, prompt
 from irminsul.integrations.sglang.tiers.rows import HostRows
 from irminsul.integrations.sglang.tiers.writer import WriteBehind
 from irminsul.rotation import RopeTable
-from irminsul.tiers import ChunkPool, CostModel, MooncakeSettings, MooncakeTier
+from irminsul.tiers import CostModel
 
 if TYPE_CHECKING:
     from irminsul.integrations.sglang.tree.cache import IrminsulRadixCache
 
 Call = Callable[..., Any]
-
-_DEFAULT_HOST_BYTES = 1 << 30
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Tiers(NoTiers):
@@ -93,29 +88,15 @@ class Tiers(NoTiers):
         self._metrics = metrics
         self._cost = CostModel()
         self._busy: deque[tuple[Any, HostCopy]] = deque()
-        layers = pool.kv_buffer
-        self._on_gpu = layers[0].device.type == "cuda"
+        self._on_gpu = pool.kv_buffer[0].device.type == "cuda"
         self._clock = PrefillClock(self._cost, on_gpu=self._on_gpu)
-        if layers[0].dtype not in _DTYPES:
-            raise Unsupported(
-                f"rows of {layers[0].dtype} cannot leave the KV pool yet: unset "
-                "IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER, or use a bfloat16 KV cache."
-            )
-        self.chunks = ChunkPool(
-            identity.row_layout(layers, int(getattr(pool, "start_layer", 0) or 0)),
-            settings.host_bytes or _DEFAULT_HOST_BYTES,
-            _store(settings, self._cost),
-            self._cost,
-            params=params,
-            policy=policy,
-            pinned=self._on_gpu,
-            # Rows of MLA are the same on every rank, so one writes them to the store for all.
-            publishes=agreement.first,
-        )
+        # Rows of MLA are the same on every rank, so one writes them to the store for all.
+        publishes = agreement.first
+        self.chunks = chunk_pool(pool, settings, self._cost, params, policy, publishes=publishes)
         self.queue = FetchQueue(self.chunks, cache, metrics, settings.pool_wait, together=together)
         self._writer = WriteBehind(
             self.chunks,
-            layers,
+            pool.kv_buffer,
             cache,
             metrics,
             # A quarter of the pool may be locked for copies; requests need the rest.
@@ -290,10 +271,3 @@ class Tiers(NoTiers):
         except Exception:
             self._metrics.fallback("tier_identity", "rows of this engine are nobody else's")
             return uuid.uuid4().hex
-
-
-def _store(settings: Settings, cost: CostModel) -> MooncakeTier | None:
-    if not settings.pool_master:
-        return None
-    where = MooncakeSettings(**store_fields(settings))
-    return MooncakeTier(where, cost.transferred)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,39 @@ def _obey(pipe: Connection, options: dict[str, Any], many: int, steps: Path) -> 
         except Exception as error:
             traceback.print_exc()
             pipe.send((False, repr(error)))
+
+
+def _generate(request: dict[str, Any], rid: str) -> Any:
+    """Return SGLang's form of a request of `_Served.answers`."""
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    sampling = {"temperature": 0, "max_new_tokens": request.get("tokens", 16), "ignore_eos": True}
+    if request.get("exact"):
+        sampling["custom_params"] = {"irminsul": False}
+    return GenerateReqInput(
+        input_ids=request["ids"],
+        sampling_params=sampling,
+        rid=rid,
+        return_logprob=True,
+        top_logprobs_num=2,
+    )
+
+
+def _totals() -> Iterator[Any]:
+    """Yield what has been counted so far, a sample for each set of labels."""
+    from prometheus_client import CollectorRegistry, multiprocess
+
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)
+    for family in registry.collect():
+        yield from (sample for sample in family.samples if sample.name.endswith("_total"))
+
+
+def _summed(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values:
+        found[name] = found.get(name, 0.0) + value
+    return found
 
 
 class _Served:
@@ -184,17 +218,14 @@ class _Served:
         return int(loads[0].num_used_tokens)
 
     def counters(self) -> dict[str, float]:
-        """Return what the schedulers have counted, by name and reason; it must publish metrics."""
-        from prometheus_client import CollectorRegistry, multiprocess
+        """Return what the schedulers have counted, by name; it must publish metrics."""
+        return _summed((sample.name, sample.value) for sample in _totals())
 
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)
-        found: dict[str, float] = {}
-        for sample in (s for family in registry.collect() for s in family.samples):
-            if sample.name.endswith("_total"):
-                name = f"{sample.name} {sample.labels.get('reason', '')}".rstrip()
-                found[name] = found.get(name, 0.0) + sample.value
-        return found
+    def fallbacks(self) -> dict[str, float]:
+        """Return how often irminsul gave reuse up, by reason; the engine must publish metrics."""
+        name = "irminsul:fallback_total"
+        found = (s for s in _totals() if s.name == name and s.value)
+        return _summed((sample.labels["reason"], sample.value) for sample in found)
 
     def answers(self, requests: list[dict[str, Any]], together: bool) -> list[dict[str, Any]]:
         """Answer requests one by one or at once.
@@ -224,27 +255,14 @@ class _Served:
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         import asyncio
 
-        from sglang.srt.managers.io_struct import GenerateReqInput
-
-        sampling = {"temperature": 0, "max_new_tokens": request.get("tokens", 16)}
-        sampling |= {"ignore_eos": True}
-        if request.get("exact"):
-            sampling["custom_params"] = {"irminsul": False}
         rid = f"{request.get('rid', 'r')}-{time.monotonic_ns()}"
-        asked = GenerateReqInput(
-            input_ids=request["ids"],
-            sampling_params=sampling,
-            rid=rid,
-            return_logprob=True,
-            top_logprobs_num=2,
-        )
         manager = self.engine.tokenizer_manager
         if "abort" in request:
             asyncio.get_running_loop().call_later(request["abort"], manager.abort_request, rid)
         answer: dict[str, Any] = {"meta_info": {}, "output_ids": []}
         # One that is ended before it was scheduled has no answer.
         with contextlib.suppress(ValueError) if "abort" in request else contextlib.nullcontext():
-            async for newest in manager.generate_request(asked, None):
+            async for newest in manager.generate_request(_generate(request, rid), None):
                 answer = newest
         meta = answer["meta_info"]
         tops = meta.get("output_top_logprobs") or []

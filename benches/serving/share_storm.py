@@ -25,7 +25,6 @@ from share_answers import CHECKS, Drawn, asked, parsed, parser, start
 
 BYSTANDERS, LONG = 8, 64
 _PRESSED = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "20"}
-_FALLBACK = "irminsul:fallback_total "
 _COUNTED = {
     "irminsul:borrowed_tokens_total": "tokens borrowed",
     "sglang:evicted_tokens_total": "tokens evicted",
@@ -132,7 +131,12 @@ class Storm:
         ended = sum(answer["ended"] == "abort" for _, answer in self.borrowers)
         everyone = [a for _, a in self.borrowers] + [a for a, _ in self.theirs]
         counted = self.engine("counters")
-        failed = _failures(counted)
+        # Not those that requests ask for by what they want.
+        failed = {
+            reason: count
+            for reason, count in self.engine("fallbacks").items()
+            if not reason.startswith(("exact", "batch_"))
+        }
 
         def made(metric: str, value: float, bar: str, **more: Any) -> Row:
             more = {"samples": len(everyone), **more}
@@ -148,16 +152,6 @@ class Storm:
             *(made(said, counted.get(name, 0.0), ">= 1") for name, said in _COUNTED.items()),
             made("fallbacks nobody asked for", sum(failed.values()), "== 0", fallbacks=failed),
         ]
-
-
-def _failures(counted: dict[str, float]) -> dict[str, float]:
-    """Return the fallbacks by reason, without those that requests ask for by what they want."""
-    reasons = {
-        name.removeprefix(_FALLBACK): value
-        for name, value in counted.items()
-        if name.startswith(_FALLBACK) and value
-    }
-    return {r: value for r, value in reasons.items() if not r.startswith(("exact", "batch_"))}
 
 
 def storms(arguments: argparse.Namespace) -> dict[str, Storm]:

@@ -81,8 +81,6 @@ def _refusal(reasons: Iterable[str]) -> Unsupported:
 
 
 def _reasons(context: Any, options: Settings) -> Iterator[str]:
-    from sglang.srt.mem_cache.radix_cache import RadixCache
-
     arguments = context.server_args
     names = [attention_backend(arguments, phase) for phase in ("prefill", "decode")]
     if set(names) != {registration.NAME}:
@@ -105,12 +103,17 @@ def _reasons(context: Any, options: Settings) -> Iterator[str]:
             "rows beyond the pool are copied from a request's own slots: unset "
             "IRMINSUL_HOST_BYTES and IRMINSUL_POOL_MASTER."
         )
-    # At the end the tree is told of a row and frees it in one call, or in two with a last one.
-    apart = any(hasattr(RadixCache, name) for name in ("checkpoint", "insert_req"))
-    if not hasattr(RadixCache, "cache_finished_req") and not (
-        apart and hasattr(RadixCache, "on_release")
-    ):
+    if not _releases_are_known():
         yield "this SGLang releases rows in a way that was not looked at: use 0.5.16 to 0.5.23."
     loans = getattr(context.tp_worker.model_runner.attn_backend, "loans", None)
     if set(names) == {registration.NAME} and page == PAGE_SIZE and loans is None:
         yield "the attention backend has no tables for borrowed pages."
+
+
+def _releases_are_known() -> bool:
+    """Return whether the tree is told of a row at its end and frees it in one call, or in two."""
+    from sglang.srt.mem_cache.radix_cache import RadixCache
+
+    told = any(hasattr(RadixCache, name) for name in ("checkpoint", "insert_req"))
+    in_two = told and hasattr(RadixCache, "on_release")
+    return in_two or hasattr(RadixCache, "cache_finished_req")

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from irminsul import ChunkParams, Compute, Namespace, Policy, Registry, Reuse, ReusePlan
+from irminsul._history import moved
 from irminsul.traces.radix import Node, Part, RadixCache
 
 __all__ = ["IrminsulCache", "Outcome"]
@@ -131,8 +132,7 @@ class IrminsulCache:
 
 
 def _path_depth(node: Node) -> int:
-    depth, above = 0, node.parent
-    depth = node.depth
+    depth, above = node.depth, node.parent
     while above is not None:
         depth = max(depth, above.depth)
         above = above.parent
@@ -142,8 +142,7 @@ def _path_depth(node: Node) -> int:
 def _parts(plan: ReusePlan, depth: int, prefix: int) -> Iterator[Part]:
     """Cut the new rows where their history changes.
 
-    A moved row is one step further from an exact one than its donor was; a computed row is as far
-    as the furthest row that it attended to.
+    A computed row is as far from an exact one as the furthest row that it attended to.
     """
     if prefix:
         yield Part(prefix, 0, depth)
@@ -151,7 +150,6 @@ def _parts(plan: ReusePlan, depth: int, prefix: int) -> Iterator[Part]:
         if isinstance(segment, Compute):
             yield Part(segment.end, 0, depth)
             continue
-        moved = segment.depth + 1
-        depth = max(depth, moved)
-        hops = segment.hops + (segment.delta != 0)
-        yield Part(segment.target + segment.length, hops, moved)
+        hops, own = moved(segment.hops, segment.depth, segment.delta)
+        depth = max(depth, own)
+        yield Part(segment.target + segment.length, hops, own)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from irminsul._history import moved
 from irminsul.integrations.sglang.tree.nodes import Rows
 from irminsul.integrations.sglang.tree.provenance import Moved
 
@@ -97,8 +98,7 @@ class Span(NamedTuple):
 
     def moved(self) -> Moved:
         """Return how the rows will have come about once they are moved."""
-        turned = 1 if self.delta else 0
-        return Moved(self.start, self.end, self.hops + turned, self.depth + 1)
+        return Moved(self.start, self.end, *moved(self.hops, self.depth, self.delta))
 
 
 class Found(NamedTuple):

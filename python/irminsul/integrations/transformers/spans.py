@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from irminsul._history import moved
 from irminsul.errors import DeltaOutOfRange, InvalidParams
 from irminsul.planning import Reuse, ReusePlan
 
@@ -99,8 +100,8 @@ def spans_from(plan: ReusePlan, owner: Callable[[int], tuple[int, int]]) -> list
         for piece in segment.pieces:
             sequence, start = owner(piece.node)
             pieces.append(RowPiece(sequence, start + piece.offset, piece.length))
-        hops = segment.hops + (segment.delta != 0)
-        spans.append(Span(segment.target, tuple(pieces), segment.delta, hops, segment.depth + 1))
+        hops, depth = moved(segment.hops, segment.depth, segment.delta)
+        spans.append(Span(segment.target, tuple(pieces), segment.delta, hops, depth))
     return spans
 
 

@@ -11,20 +11,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import launch
 from common import GPU_HEADS, free_port
 from irminsul.demo.model import TinyModel
-from irminsul.errors import IrminsulError
-from irminsul.live.client import Client
 from rows import Row, add, row
 
 # Layers enough that moving a document takes less time than computing it.
@@ -46,31 +42,9 @@ def served(model: str, server: str, arguments: argparse.Namespace) -> Iterator[s
     command += ["--skip-server-warmup", "--max-total-tokens", "100000", *arguments.flags.split()]
     log = arguments.out.with_name(f"{arguments.out.stem}-{backend}-{page or 1}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as sink:
-        # A group of its own, so that ending it reaches the schedulers.
-        process = subprocess.Popen(
-            command, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        _wait(process, address, arguments.seconds)
+    address = f"http://127.0.0.1:{port}"
+    with launch.running(command, address, log, arguments.seconds):
         yield address
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], address: str, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}")
-        with contextlib.suppress(IrminsulError, OSError):
-            Client(address, api_key="", timeout_s=20.0).info()
-            return
-        time.sleep(1.0)
-    raise RuntimeError(f"the server was not up after {seconds:.0f} s")
 
 
 def verified(address: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -122,7 +96,7 @@ def main() -> int:
                 with served(folder, server, arguments) as address:
                     fresh = rows_of(server, verified(address, arguments))
             except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
-                print(f"# {server}: {type(error).__name__}: {error}", flush=True)
+                print(f"# {server}: {type(error).__name__}: {str(error)[:300]}", flush=True)
                 failed += 1
                 continue
             add(arguments.out, rows, fresh)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +15,9 @@ from typing import Any
 
 import hosts
 from irminsul.demo import cpu_host
+
+sys.path.append(str(Path(__file__).parents[3] / "benches" / "serving"))
+import launch
 
 # How operators start a server.
 LAUNCHERS = {
@@ -64,24 +63,10 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="irminsul-test-server-") as folder:
         log = Path(folder) / "log"
         command = [sys.executable, *LAUNCHERS[launcher], *_flags(options)]
-        with log.open("wb") as sink:
-            process = subprocess.Popen(
-                command,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env={**_environment(version, options.get("tp_size", 1)), **(environment or {})},
-                cwd=folder,
-                # A group of its own, so that ending it reaches the schedulers.
-                start_new_session=True,
-            )
-        running = Running(f"http://127.0.0.1:{port}", log)
-        try:
-            _wait(process, running)
-            yield running
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        address = f"http://127.0.0.1:{port}"
+        environment = {**_environment(version, options.get("tp_size", 1)), **(environment or {})}
+        with launch.running(command, address, log, _START_SECONDS, env=environment, cwd=folder):
+            yield Running(address, log)
 
 
 def _environment(version: str, ranks: int) -> dict[str, str]:
@@ -122,16 +107,3 @@ def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
-
-
-def _wait(process: subprocess.Popen[bytes], running: Running) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise AssertionError(f"the server ended:\n{running.log()[-6000:]}")
-        # It answers /health before it serves; /server_info asks the scheduler.
-        with contextlib.suppress(OSError):
-            urllib.request.urlopen(running.url + "/server_info", timeout=60).close()
-            return
-        time.sleep(0.5)
-    raise AssertionError(f"the server did not start in time:\n{running.log()[-6000:]}")

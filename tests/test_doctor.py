@@ -34,6 +34,7 @@ def sglang_rows(monkeypatch):
     found = {"sglang": object()}
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda n: found.get(n) or real(n))
     monkeypatch.setattr(doctor.compat, "rows", lambda: rows)
+    monkeypatch.setattr(doctor.compat, "optional_rows", list)
     return rows
 
 
@@ -90,6 +91,15 @@ def test_a_hook_that_is_gone_is_a_mismatch(versions, sglang_rows, capsys):
     assert answer["ok"] is False
     assert found["managers.good"] == ("ok", "")
     assert found["managers.gone"] == ("mismatch", "was renamed")
+
+
+def test_what_the_plugin_can_do_without_may_be_gone(versions, sglang_rows, monkeypatch):
+    versions.update(numpy="2.0", sglang="0.5.20")
+    optional = [Row("layers.gone", False, "does not import"), Row("layers.there", True, "")]
+    monkeypatch.setattr(doctor.compat, "optional_rows", lambda: optional)
+    checks = list(doctor.examine())
+    assert status_of(checks, "layers.gone") == "absent"
+    assert status_of(checks, "layers.there") == "ok"
 
 
 def test_a_missing_entry_point_is_a_mismatch(versions, sglang_rows, monkeypatch):

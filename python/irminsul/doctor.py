@@ -151,10 +151,10 @@ def _sglang() -> Iterator[Check]:
     yield _entry_point()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SGLang's remarks on the device, no findings of ours
-        rows = compat.rows()
-    for row in rows:
-        status: Status = "ok" if row.resolved else "mismatch"
-        yield Check("sglang", row.target, status, row.detail)
+        rows, optional = compat.rows(), compat.optional_rows()
+    for row in (*rows, *optional):
+        missing: Status = "absent" if row in optional else "mismatch"
+        yield Check("sglang", row.target, "ok" if row.resolved else missing, row.detail)
 
 
 def _entry_point() -> Check:

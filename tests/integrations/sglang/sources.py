@@ -7,6 +7,7 @@ and without anything it depends on.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,9 @@ class Sources:
                 for alias in statement.names:
                     if (alias.asname or alias.name) == name:
                         return self._in_module(_absolute(module, statement), alias.name)
+                    if alias.name == "*":
+                        with contextlib.suppress(LookupError):
+                            return self._in_module(_absolute(module, statement), name)
         raise LookupError(f"{module} has no {name}")
 
     def _in_class(self, module: str, owner: Found, name: str) -> tuple[str, Found]:

@@ -50,6 +50,30 @@ def test_every_attribute_is_there(release: Sources) -> None:
     assert wrong(release) == []
 
 
+def imported(tree: ast.AST) -> set[str]:
+    """Return what a file takes from ``sglang.srt``, unless it goes on where that is not there."""
+    tries = [node for node in ast.walk(tree) if isinstance(node, ast.Try)]
+    tried = {id(node) for one in tries for part in one.body for node in ast.walk(part)}
+    return {
+        f"{node.module}.{name.name}".removeprefix("sglang.srt.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and id(node) not in tried
+        if (node.module or "").startswith("sglang.srt.")
+        for name in node.names
+    }
+
+
+def test_the_table_knows_what_the_plugin_imports() -> None:
+    folder = hosts.ROOT / "python/irminsul/integrations/sglang"
+    trees = [ast.parse(path.read_text()) for path in folder.rglob("*.py")]
+    used = set().union(*map(imported, trees))
+    either = {target for group in attributes.EITHER for target in group}
+    known = either | set().union(attributes.CALLS, attributes.OPTIONAL, attributes.FIELDS)
+    assert len(used) > 15
+    # Of a module or a class its members are named.
+    assert [one for one in used if not any(f"{row}.".startswith(f"{one}.") for row in known)] == []
+
+
 def test_every_way_into_the_tree_is_irminsuls(release: Sources) -> None:
     """A request whose rows came in by another way would have no subtree and no provenance."""
     file = hosts.ROOT / "python/irminsul/integrations/sglang/tree/cache.py"

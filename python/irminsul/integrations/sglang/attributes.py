@@ -1,4 +1,4 @@
-"""The table of every SGLang attribute that irminsul uses, by dotted path below ``sglang.srt``.
+"""The table of the SGLang attributes that irminsul relies on, by dotted path below ``sglang.srt``.
 
 Must not import anything: `compat` compares it with the installed SGLang when a server starts,
 and the tests with the sources of every release of the supported range.
@@ -63,9 +63,32 @@ CALLS: dict[str, tuple[str, ...]] = {
     "AttnForwardMethod.MHA_CHUNKED_KV": (),
 }
 
-# The same, looked at only where an engine uses them: irminsul serves without them.
+_UPDATER = "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
+
+# The same, needed only where an engine uses them: irminsul serves without them.
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "layers.attention.flashinfer_mla_backend.fast_mla_decode_plan": ("self", "qo_indptr_cpu"),
+    # irminsul's own attention
+    "layers.attention.base_attn_backend.AttentionBackend": (),
+    "layers.attention.flashinfer_mla_backend.FlashInferMLAAttnBackend.__init__": (
+        "self",
+        "model_runner",
+    ),
+    "mem_cache.memory_pool.KVWriteLoc": (),
+    "models.deepseek_common.attention_forward_methods.forward_mla.DeepseekMLAForwardMixin."
+    "_fuse_rope_for_trtllm_mla": ("self", "forward_batch"),
+    "models.deepseek_common.utils.FORWARD_ABSORB_CORE_ATTENTION_BACKENDS": (),
+    "server_args.CHUNKED_PREFIX_CACHE_SUPPORTED_ATTENTION_BACKENDS": (),
+    "server_args.add_chunked_prefix_cache_attention_backend": (),
+    "utils.is_flashinfer_available": (),
+    # borrowed pages
+    "mem_cache.base_prefix_cache.InsertParams": (),
+    "mem_cache.radix_cache.RadixCache.protected_size": ("self",),
+    # rows beyond the pool
+    _UPDATER + "update_weights_from_disk": (),
+    _UPDATER + "update_weights_from_distributed": (),
+    _UPDATER + "update_weights_from_ipc": (),
+    _UPDATER + "update_weights_from_tensor": (),
 }
 
 # Classes -> what irminsul reads or writes on their instances: declared there, or assigned to self.

@@ -63,6 +63,11 @@ def optional_row(target: str) -> Row:
     return _call_row(target, attributes.OPTIONAL[target])
 
 
+def optional_rows() -> list[Row]:
+    """Check every attribute that irminsul can do without."""
+    return [optional_row(target) for target in attributes.OPTIONAL]
+
+
 def resolved(server_args: Any) -> Any:
     """Return the server arguments as SGLang resolved them; 0.5.19 keeps those apart from typed."""
     try:

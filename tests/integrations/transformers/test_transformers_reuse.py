@@ -1,11 +1,13 @@
 """Rows that are taken over are the right rows, at the right place, and holes see all of them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irminsul import Policy
-from irminsul.errors import InvalidParams
+from irminsul.errors import InvalidParams, RegistryFull
 from irminsul.integrations.transformers import PICEngine, RowPiece, Span
 from random_models import CONFIGS, LATENT, make, plain_logits, random_tokens
 
@@ -237,6 +239,20 @@ def test_little_room_means_forgetting_not_failing(lengths, seed, new):
     owned = [page for kept in subject._store.kept.values() for page in kept.pages]
     assert len(owned) == len(set(owned))
     assert len(owned) + subject._store.pages.free == subject._store.pages.count
+    subject.clear()
+    assert subject._store.pages.free == subject._store.pages.count
+
+
+def test_a_failure_to_keep_one_sequence_loses_no_page_of_the_others(monkeypatch):
+    subject = engine(make("llama"))
+
+    def full(*_, **__):
+        raise RegistryFull("nothing may be evicted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subject._store, "registry", SimpleNamespace(add=full))
+        with pytest.raises(RegistryFull):
+            subject.generate([random_tokens(70, seed) for seed in range(3)], reuse=False)
     subject.clear()
     assert subject._store.pages.free == subject._store.pages.count
 

@@ -76,11 +76,12 @@ class Scheduler:
                     wave.append(admitted)
                 self._prefill(wave, request)
                 self._decode(wave, request)
+                while wave:  # whoever is finished has its pages no more
+                    answers.append(self._finish(wave.pop(0), request))
             except BaseException:
                 for sequence in wave:
                     self._store.pages.give(sequence.pages)
                 raise
-            answers += [self._finish(sequence, request) for sequence in wave]
         return answers
 
     def spans(self, prompt: Prompt, request: Request) -> tuple[list[Span], int]:

@@ -8,6 +8,7 @@ aborts and leaks in integrations/sglang/, wheels in packaging/.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -156,6 +157,29 @@ def test_chunks_in_another_order_are_the_same_chunks(seed: int, data: st.DataObj
     again = chunk(join(*(whole[index] for index in order), rest))
     expected = [int(cut.fingerprints[index]) for index in order] + [int(cut.fingerprints[-1])]
     assert again.fingerprints.tolist() == expected
+
+
+@pytest.mark.parametrize("tree", [True, False])
+def test_a_head_that_all_texts_share_does_not_slow_the_lookup(tree: bool) -> None:
+    """https://github.com/sgl-project/sglang/issues/28420: a bucket with an entry for each text."""
+    best = {}
+    for count in (50, 5000):
+        text, registry = Texts(9), Registry(1 << 24)
+        head, tails = text(2000), [text(300) for _ in range(count)]
+        registry.add(0, None, head, namespace=Namespace())
+        for node, tail in enumerate(tails, 1):
+            if tree:
+                registry.add(node, 0, tail, namespace=Namespace(), base_position=len(head))
+            else:  # each with a copy of its own
+                registry.add(node, None, join(head, tail), namespace=Namespace())
+        prompt, samples = join(text(100), head, *tails[::-1][:6], text(50)), []
+        for _ in range(50):
+            began = time.perf_counter()
+            with registry.lookup(prompt, namespace=Namespace()) as plan:
+                assert plan.reused_tokens >= 0.9 * len(prompt)
+            samples.append(time.perf_counter() - began)
+        best[count] = min(samples)
+    assert best[5000] < 5 * best[50]  # measured: the same time
 
 
 def test_counts_never_exceed_the_prompt() -> None:

@@ -5,7 +5,7 @@ name. The scheduler answers prompts alone, together, over moved and over lent te
 and aborted. Then it ends by itself, after one kernel that reads where no memory is, on purpose: a
 report without that fault would prove nothing. Also the SGLang plugin that counts in the scheduler.
 
-    python benches/serving/sanitized.py --out benches/serving/results/sanitized.json
+    python benches/serving/sanitized.py --logs FOLDER --out benches/serving/results/sanitized.json
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -117,7 +116,7 @@ def errors(report: str) -> tuple[int, int]:
     summary = re.search(r"ERROR SUMMARY: (\d+) errors?$", report, re.M)
     total = int(summary[1]) if summary else len(printed)
     for before, part in enumerate(printed):
-        if "_fault in sanitized.py" in part:
+        if f"Access to {_NOWHERE:#x}"[:-4] in part:
             return before, total - before
     return total, 0
 
@@ -205,17 +204,19 @@ def main() -> int:
     made.add_argument("--reuse", choices=("share", "copy"), default="share")
     made.add_argument("--tool", default=shutil.which("compute-sanitizer") or "compute-sanitizer")
     arguments = parsed(made)
-    with tempfile.TemporaryDirectory(prefix="irminsul-sanitized-") as folder:
-        server = started(arguments, Path(folder))
-        try:
-            server.run(served(server, Drawn(arguments.model, 2)))
-            end(server, Path(folder), 60)
-            rows = report_rows(Path(folder), f"a short serve, IRMINSUL_REUSE={arguments.reuse}")
-            if arguments.out:
-                save(arguments.out, rows)
-            show(rows)
-        finally:
-            server.stop()
+    place = arguments.logs / f"sanitized-{arguments.reuse}"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    server = started(arguments, place)
+    try:
+        server.run(served(server, Drawn(arguments.model, 2)))
+        end(server, place, 60)
+        rows = report_rows(place, f"a short serve, IRMINSUL_REUSE={arguments.reuse}")
+        if arguments.out:
+            save(arguments.out, rows)
+        show(rows)
+    finally:
+        server.stop()
     return 0
 
 

@@ -204,4 +204,5 @@ def row(
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.4g}")
+    short = float(f"{value:.4g}")
+    return int(short) if short.is_integer() else short

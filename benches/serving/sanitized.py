@@ -179,7 +179,7 @@ def report_rows(place: Path, case: str) -> list[Row]:
     return [
         made("errors of irminsul's kernels", before, "== 0", **about),
         made("errors from a fault on purpose at the end on", after, ">= 1", samples=1),
-        made("moved tokens", int(counts["reused_tokens"]), ">= 1", samples=1),
+        made("reused tokens", int(counts["reused_tokens"]), ">= 1", samples=1),
     ]
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
 Call = Callable[[], object]
 
 SETTLE = 0.5
-"""Seconds of load before samples are taken, by which power has set the clock."""
+"""Seconds of load before samples are taken; see `keep_busy`."""
 
 
 def capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
@@ -29,6 +29,18 @@ def capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
     return graph
 
 
+def keep_busy(runs: Collection[Call], seconds: float) -> None:
+    """Run all of `runs`, over and over: it takes power a quarter of a second to set the clock.
+
+    Until then the clock is up to a seventh lower.
+    """
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for run in runs:
+            run()
+        torch.cuda.synchronize()
+
+
 def timed(run: Call, calls: int, *, rounds: int, warmup: int) -> list[float]:
     """Microseconds per call of `run`, which makes `calls` of them, once for each round."""
     return in_turn({"": run}, calls, rounds=rounds, warmup=warmup)[""]
@@ -40,16 +52,11 @@ def in_turn(
     """Time several ways side by side: each once a round, so that the GPU's state meets all alike.
 
     Every round has an order of its own: behind one that draws little power the clock is higher.
-    `settle` seconds of the same load come first, where power sets the clock: it takes a quarter of
-    a second to find it, and is up to a seventh lower before. The host is ahead of the GPU
-    throughout: it waits for the last round only.
+    `settle` seconds of the same load come first, where power sets the clock. Throughout the rounds
+    the host is ahead of the GPU: it waits for the last one only.
     """
     order = random.Random(0)
-    began = time.perf_counter()
-    while time.perf_counter() - began < settle:
-        for run in runs.values():
-            run()
-        torch.cuda.synchronize()
+    keep_busy(runs.values(), settle)
     for _ in range(warmup):
         for run in runs.values():
             run()

@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import gpu_report
-from graphs import Call, capture
+from graphs import Call, capture, keep_busy
 from rivals import flash_mla_call
 from run import Bench
 from workloads import Case, whole_pages
@@ -67,10 +67,7 @@ class Held:
 
 def hold(meter: Meter, replay: Call, calls: int, *, seconds: float, warmup: float = 0.4) -> Held:
     """Replay for `warmup`, then for `seconds` between two readings of the energy counter."""
-    start = time.monotonic()
-    while time.monotonic() - start < warmup:
-        replay()
-        torch.cuda.synchronize()
+    keep_busy([replay], warmup)
     clocks, replays = [], 0
     energy, start = meter.joule(), time.monotonic()
     while time.monotonic() - start < seconds:

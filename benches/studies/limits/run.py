@@ -17,9 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "serving"))
 sys.path.insert(0, str(HERE.parent / "energy"))
-sys.path.insert(0, str(HERE.parents[1]))
 
-import results_file  # noqa: E402
 from architectures import VOCABULARY, write  # noqa: E402
 from common import Case, Clock, Ids, Prompts, Server, interleaved  # noqa: E402
 from rows import Row, ratio_row, save  # noqa: E402
@@ -72,7 +70,7 @@ def _save(out: Path, rows: Sequence[Row]) -> None:
     """Write what is measured so far."""
     import sglang
 
-    save(out, results_file.filled(rows), sglang=sglang.__version__)
+    save(out, rows, sglang=sglang.__version__)
 
 
 Make = Callable[[Prompts, Ids], Ids]

@@ -60,10 +60,8 @@ class Tiers(NoTiers):
 
     Raises
     ------
-    Unsupported
-        The pool's rows cannot be turned on their way from host memory.
-    MissingExtra, InvalidParams
-        A store is named and cannot be used as named.
+    Unsupported, MissingExtra, InvalidParams
+        As `chunk_pool` says.
     """
 
     def __init__(

@@ -201,10 +201,11 @@ def test_intervals_hold_the_share(hits, samples):
     assert np.isclose(high - low, sum(tally.interval(hits, samples)[::-1]) - 2 * low)
 
 
+@pytest.mark.parametrize("first", [0, 1250])
 @pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
-def test_blocks_hold_every_trial_once(scenario):
-    found = workers.blocks(scenario, 53, 8)
-    assert [t for block in found for t in range(block.first, block.end)] == list(range(53))
+def test_blocks_hold_every_trial_once(scenario, first):
+    found = workers.blocks(scenario, 53, 8, first)
+    assert [t - first for block in found for t in range(block.first, block.end)] == [*range(53)]
 
 
 def test_processes_count_what_one_process_counts(tmp_path):

@@ -37,7 +37,7 @@ def main() -> None:
     wanted = [
         block
         for scenario in options.scenario
-        for block in workers.blocks(scenario, options.samples, options.batch)
+        for block in workers.blocks(scenario, options.samples, options.batch, options.first)
         if not tally.has(scenario, block.first)
     ]
     for block, samples in workers.run(wanted, options, options.seconds):
@@ -76,6 +76,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", nargs="+", default=scenarios.SCENARIOS)
     parser.add_argument("--arms", nargs="+", choices=NAMES)
     parser.add_argument("--samples", type=int, default=1250)
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--documents", type=int, default=24)
     parser.add_argument("--batch", type=int, default=32, help="trials of one block")

@@ -34,10 +34,10 @@ class Block:
     end: int
 
 
-def blocks(scenario: str, samples: int, size: int) -> list[Block]:
-    """Cut the trials of a scenario into blocks; a chain's trials take four times the room."""
-    step = max(1, size // 4) if scenario == "chain" else size
-    return [Block(scenario, at, min(at + step, samples)) for at in range(0, samples, step)]
+def blocks(scenario: str, samples: int, size: int, first: int = 0) -> list[Block]:
+    """Cut the trials from `first` on into blocks; a chain's trials take four times the room."""
+    step, end = max(1, size // 4) if scenario == "chain" else size, first + samples
+    return [Block(scenario, at, min(at + step, end)) for at in range(first, end, step)]
 
 
 class Worker:

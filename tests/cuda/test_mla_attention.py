@@ -98,9 +98,10 @@ def test_each_delta_at_each_row_of_a_page(delta, interleaved):
     assert_accurate(replace(batch, cache=cache, table=table))
 
 
-def test_a_delta_beyond_the_table_is_not_a_number():
+@pytest.mark.parametrize("delta", [MAX_POS, -(2**31)])
+def test_a_delta_beyond_the_table_is_not_a_number(delta):
     batch = make_batch(16, [Row(1, 64)])
-    batch.table.tiles[0, 2] = MAX_POS
+    batch.table.tiles[0, 2] = delta
     assert bool(torch.isnan(run(batch)[0]).all())
 
 

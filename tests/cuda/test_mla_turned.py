@@ -36,9 +36,10 @@ def test_many_query_rows_are_accurate(cluster):
     assert_accurate(make_batch(16, MANY, cut=True, deltas=True), cluster=cluster)
 
 
-def test_a_delta_beyond_the_table_is_not_a_number():
+@pytest.mark.parametrize("delta", [-MAX_POS, -(2**31)])
+def test_a_delta_beyond_the_table_is_not_a_number(delta):
     batch = make_batch(16, [Row(64, 64)])
-    batch.table.tiles[0, 2] = -MAX_POS
+    batch.table.tiles[0, 2] = delta
     assert bool(torch.isnan(run(batch)[0]).all())
 
 

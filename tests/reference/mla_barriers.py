@@ -205,6 +205,8 @@ class Model:
                 if self.helper_waits:
                     yield "wait", cta.pair_full[pairs.slot], pairs.phase
                 pairs.advance()
+            if self.late and random.Random(1000 * unit - tile).random() < 0.5:  # it turns
+                yield "wait", cta.p_full[ps.slot], ps.phase ^ 1
             yield "sleep", self.delay(0.2), None
             if not self.late:
                 yield from self._clean(pairs, ropes, unit, tile)
@@ -226,7 +228,7 @@ class Model:
             if cut:
                 expect(self.cta.pairs[pairs.slot], ("K", unit, tile, pair), "helper")
             pairs.advance()
-        yield "sleep", self.delay(0.2 if cut else 0.01), None
+        yield "sleep", self.delay(0.6 if cut else 0.01), None
         self.cta.cleaned[unit, tile] = self.cta.cleaned.get((unit, tile), 0) + 1
 
     # ---- scores and output
@@ -245,13 +247,13 @@ class Model:
                 if tile and not self.late:
                     self._hand_over(ps)
                 for pair in range(TILE_PAIRS):
-                    if pair == 1 and tile and self.late:
+                    if pair == 0 and tile and self.late:
                         yield from self._store_p(ps, warp, (unit, tile - 1))
                     if pair == 2 and self.late:
                         yield "wait", cta.rope_ready[ropes.slot], ropes.phase
-                        if tile:
-                            self._hand_over(ps)
                     yield "wait", cta.pair_full[pairs.slot], pairs.phase
+                    if pair == 2 and tile and self.late:
+                        self._hand_over(ps)
                     pairs.advance()
                     if pair == 0 and tile == 0:
                         yield from self._read_queries(queries)
@@ -291,14 +293,21 @@ class Model:
         if not self.late:
             yield "wait", cta.rope_ready[ropes.slot], ropes.phase
         yield "sleep", 0.7 + self.delay(0.4), None
+        if self.late:  # k_r goes back before the last pairs have been multiplied
+            self._give_rope_back(unit, tile, ropes)
+            yield "sleep", self.delay(0.2), None
         for pair in range(TILE_PAIRS):
             slot = (pairs.slot + pair - TILE_PAIRS) % PAIRS
             expect(cta.pairs[slot], ("K", unit, tile, pair), "scores")
         expect(cta.queries, unit, "scores")
-        expect(cta.tiles[ropes.slot], (unit, tile), "scores")
-        cta.rope_empty[ropes.slot].arrive()
-        ropes.advance()
+        if not self.late:
+            self._give_rope_back(unit, tile, ropes)
         yield "sleep", 0.3 + self.delay(0.1), None
+
+    def _give_rope_back(self, unit: int, tile: int, ropes: Ring) -> None:
+        expect(self.cta.tiles[ropes.slot], (unit, tile), "scores")
+        self.cta.rope_empty[ropes.slot].arrive()
+        ropes.advance()
 
     def output_warp(self, half: int, warp: int) -> Agent:
         """Multiply P with two pairs of every tile and give each pair back."""

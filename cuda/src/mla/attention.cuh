@@ -28,13 +28,23 @@ struct Scores {
   Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
   Ring<C::PS> p;
-  uint32_t fragment;  // byte of a slab where this lane's fragment row starts
+  uint32_t fragment;  // byte of a slab that first_fragment says
   int warp, lane;
 };
 
-// Byte of the 16-byte chunk a lane addresses in ldmatrix and stmatrix of a 16-column step.
-__device__ __forceinline__ uint32_t fragment_offset(uint32_t fragment, int step, int lane) {
-  return fragment + (((2 * step + lane / 16) ^ (lane & 7)) << 4);
+// Byte of the 16-byte chunk that a lane addresses in ldmatrix and stmatrix of a step of 16 columns:
+// its row starts at 128 * row, and chunk c stands at c ^ row % 8. Where steps stand between products,
+// one number for all of them costs least: chunk 0 or 1, which each step turns over; else the row.
+template <class C>
+__device__ __forceinline__ uint32_t first_fragment(int warp, int lane) {
+  const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
+  return row * 128 + (C::LATE ? (lane / 16 ^ lane % 8) << 4 : 0);
+}
+
+template <class C>
+__device__ __forceinline__ uint32_t fragment_offset(const Scores<C>& st, int step) {
+  if (C::LATE) return st.fragment ^ 32 * step;
+  return st.fragment + (((2 * step + st.lane / 16) ^ (st.lane & 7)) << 4);
 }
 
 // The first slabs of Q from the ring into registers.
@@ -46,7 +56,7 @@ __device__ __forceinline__ void load_query_registers(Storage<C>& sm, Scores<C>& 
     const uint32_t at = smem_address(sm.pairs[st.pairs.slot]) + slab % PAIR_SLABS * SLAB_BYTES;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      load_matrices(st.q[4 * slab + step], at + fragment_offset(st.fragment, step, st.lane));
+      load_matrices(st.q[4 * slab + step], at + fragment_offset(st, step));
       fence_registers(st.q[4 * slab + step]);
     }
     if (slab % PAIR_SLABS == PAIR_SLABS - 1 || slab + 1 == C::Q_SLABS) st.pairs.advance();
@@ -71,11 +81,11 @@ struct TileMask {
   int bounds, pos0;
 };
 
-// The products of Q with one pair of slabs of K; FIRST: products of the tile before these. `hand`
-// runs before product HANDED_AT of the tile.
-template <int PAIR, int FIRST, class C, class F>
+// The products of Q with one pair of slabs of K; FIRST: products of the tile before these. `store(i)`
+// runs behind every second one of the first pair, `hand` before product HANDED_AT of the tile.
+template <int PAIR, int FIRST, class C, class G, class F>
 __device__ __forceinline__ void issue_pair(Storage<C>& sm, Scores<C>& st, float (&s)[32],
-                                           const F& hand) {
+                                           const G& store, const F& hand) {
   const uint32_t q = opaque(k_major_descriptor(smem_address(sm.q)));
   const uint32_t pairs = opaque(k_major_descriptor(smem_address(sm.pairs)));
   if (FIRST == C::HANDED_AT) hand();  // whether the pair is there or not
@@ -92,6 +102,7 @@ __device__ __forceinline__ void issue_pair(Storage<C>& sm, Scores<C>& st, float 
     } else {
       mma_scores(s, q + (slab - C::Q_SLABS) * SLAB_STEP + (i % 4) * K_STEP, at);
     }
+    if (C::LATE && PAIR == 0 && i % 2 == 1) store(i / 2);
   }
   st.pairs.advance();
 }
@@ -108,17 +119,19 @@ __device__ __forceinline__ void issue_rope(Storage<C>& sm, Scores<C>& st, float 
 }
 
 // Starts S = Q K^T of the next tile, in the order in which its parts come. The caller waits.
-// `store` runs behind the first products, which keep the tensor cores busy.
+// `store(i)`, of a quarter of P, runs behind the first products, which keep the tensor cores busy.
 template <class C, class G, class F>
 __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32],
                                                  const G& store, const F& hand) {
   fence_registers(s);
-  issue_pair<0, 0>(sm, st, s, hand);
-  store();
-  issue_pair<1, 8>(sm, st, s, hand);
-  if constexpr (C::LATE) issue_rope(sm, st, s);
-  issue_pair<2, 20>(sm, st, s, hand);
-  issue_pair<3, 28>(sm, st, s, hand);
+  issue_pair<0, 0>(sm, st, s, store, hand);
+  issue_pair<1, 8>(sm, st, s, store, hand);
+  if constexpr (C::LATE) {
+    issue_rope(sm, st, s);
+    cute::warpgroup_commit_batch();
+  }
+  issue_pair<2, 20>(sm, st, s, store, hand);
+  issue_pair<3, 28>(sm, st, s, store, hand);
   warp_arrive(&sm.tile_full[st.ropes.slot], st.lane);
   if constexpr (!C::LATE) issue_rope(sm, st, s);
   cute::warpgroup_commit_batch();
@@ -126,11 +139,16 @@ __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, 
   return {tile.bounds, tile.pos0};
 }
 
+// Gives k_r back when its products are done, which are not the last ones where P is handed over late.
 template <class C>
 __device__ __forceinline__ void wait_scores(Storage<C>& sm, Scores<C>& st, float (&s)[32]) {
+  if constexpr (C::LATE) {
+    cute::warpgroup_wait<1>();
+    warp_arrive(&sm.rope_empty[st.ropes.slot], st.lane);
+  }
   cute::warpgroup_wait<0>();
   fence_registers(s);
-  warp_arrive(&sm.rope_empty[st.ropes.slot], st.lane);
+  if constexpr (!C::LATE) warp_arrive(&sm.rope_empty[st.ropes.slot], st.lane);
   st.ropes.advance();
 }
 
@@ -216,27 +234,30 @@ __device__ __forceinline__ void softmax_tile(const Args& args, const Storage<C>&
   exponentiate(s, args.scale_log2, st.max, p, st.sum);
 }
 
-// P and the factors -> shared memory. The output warpgroups wait for hand_over.
+// Waits for a buffer of P and puts the factors beside it.
 template <class C>
-__device__ __forceinline__ void store_p(Storage<C>& sm, Scores<C>& st, const uint32_t (&p)[16],
+__device__ __forceinline__ void begin_p(Storage<C>& sm, const Scores<C>& st,
                                         const float (&factor)[2]) {
   barrier_wait(&sm.p_empty[st.p.slot], st.p.phase ^ 1);
-  const uint32_t to = smem_address(sm.p[st.p.slot]);
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    store_matrices(to + fragment_offset(st.fragment, k, st.lane), p[4 * k], p[4 * k + 1],
-                   p[4 * k + 2], p[4 * k + 3]);
-  }
   if (st.lane % 4 == 0) {
     sm.p_scale[st.p.slot][st.warp * 16 + st.lane / 4] = factor[0];
     sm.p_scale[st.p.slot][st.warp * 16 + st.lane / 4 + 8] = factor[1];
   }
-  fence_async_proxy();
-  __syncwarp();
 }
 
 template <class C>
+__device__ __forceinline__ void store_quarter(Storage<C>& sm, const Scores<C>& st,
+                                              const uint32_t (&p)[16], int quarter) {
+  const uint32_t to = smem_address(sm.p[st.p.slot]);
+  const uint32_t* part = p + 4 * quarter;
+  store_matrices(to + fragment_offset(st, quarter), part[0], part[1], part[2], part[3]);
+}
+
+// Tells the output warpgroups that P is there.
+template <class C>
 __device__ __forceinline__ void hand_over(Storage<C>& sm, Scores<C>& st) {
+  fence_async_proxy();
+  __syncwarp();
   warp_arrive(&sm.p_full[st.p.slot], st.lane);
   st.p.advance();
 }
@@ -246,7 +267,7 @@ template <class C>
 __device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scores<C>& st,
                                           int count) {
   float s[32];
-  TileMask tile = issue_scores(sm, st, s, [] {}, [] {});
+  TileMask tile = issue_scores(sm, st, s, [](int) {}, [] {});
   release_queries(sm, st);
   wait_scores(sm, st, s);
 #pragma unroll 1
@@ -254,14 +275,18 @@ __device__ __forceinline__ void run_tiles(const Args& args, Storage<C>& sm, Scor
     float factor[2];
     uint32_t p[16];
     softmax_tile(args, sm, st, s, tile, p, factor);
-    const auto store = [&] { store_p(sm, st, p, factor); };
-    if (!C::LATE || t >= count) store();
+    begin_p(sm, st, factor);
+    const auto store = [&](int quarter) { store_quarter(sm, st, p, quarter); };
+    if (!C::LATE || t >= count) {
+#pragma unroll
+      for (int quarter = 0; quarter < 4; ++quarter) store(quarter);
+    }
     if (t >= count) break;
     if constexpr (C::LATE) {
       tile = issue_scores(sm, st, s, store, [&] { hand_over(sm, st); });
     } else {
       hand_over(sm, st);
-      tile = issue_scores(sm, st, s, [] {}, [] {});
+      tile = issue_scores(sm, st, s, [](int) {}, [] {});
     }
     wait_scores(sm, st, s);
   }
@@ -309,7 +334,7 @@ __device__ __forceinline__ void scores_warpgroup(const Args& args, Storage<C>& s
   Scores<C> st;
   st.warp = thread / 32;
   st.lane = thread % 32;
-  st.fragment = (st.warp * 16 + (st.lane / 8 % 2) * 8 + st.lane % 8) * 128;
+  st.fragment = first_fragment<C>(st.warp, st.lane);
   for (uint32_t phase = 0;; phase ^= 1) {
     barrier_wait(&sm.q_full, phase);
     const int num_tiles = uniform(sm.item.num_tiles);

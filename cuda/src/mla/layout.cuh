@@ -21,7 +21,7 @@ struct Config {
   static constexpr int Q_SLABS = LATE ? 5 : 4;  // of Q in registers of the scores warpgroup
   static constexpr int Q_SHARED_SLABS = HEAD_DIM / SLAB_DIM - Q_SLABS;
   static constexpr int Q_PAIRS = (Q_SLABS + PAIR_SLABS - 1) / PAIR_SLABS;
-  static constexpr int HANDED_AT = 20;  // products of the next S issued before P is handed over
+  static constexpr int HANDED_AT = 22;  // products of the next S issued before P is handed over
   static_assert((HANDED_AT >= 8 && HANDED_AT < 16) || (HANDED_AT >= 20 && HANDED_AT < 36),
                 "a product with a pair, after P has been stored");
   static constexpr int THREADS = 512;

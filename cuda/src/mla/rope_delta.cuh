@@ -29,7 +29,8 @@ __device__ __forceinline__ Rotation read_rotation(const float* angles, int delta
 
 // Whether the table of angles has a row for `delta`.
 __device__ __forceinline__ bool in_table(int delta, int num_positions) {
-  return delta < num_positions && -delta < num_positions;
+  const auto size = static_cast<uint32_t>(delta);  // of INT32_MIN, too
+  return (delta < 0 ? 0u - size : size) < static_cast<uint32_t>(num_positions);
 }
 
 // A delta beyond the table of angles must not give what looks like an answer.

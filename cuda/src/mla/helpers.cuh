@@ -220,7 +220,7 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
     const int bounds = tile.bounds;
     if (tile.first) pairs.advance(C::Q_PAIRS);
     if (const int delta = tile.delta; delta != 0) {
-      // Turned earlier, it would take shared memory from the products of the tile before last.
+      // Turned earlier, beside more of the products, it costs more: docs/kernel.md.
       if (C::LATE) barrier_wait(&sm.p_full[ps.slot], ps.phase ^ 1);
       const Rotation rotation = in_table(delta, args.num_positions)
                                     ? read_rotation(sm.angles[ropes.slot], delta, thread)

@@ -24,6 +24,9 @@ def fails(seed: int, **mutant: bool) -> bool:
     return False
 
 
-@pytest.mark.parametrize("mutant", ["early_queries", "helper_waits", "no_p_wait", "no_clean_wait"])
+MUTANTS = ["early_queries", "helper_waits", "tiles_over", "no_p_wait", "no_clean_wait"]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_model_catches(mutant):
     assert any(fails(seed, **{mutant: True}) for seed in range(200))

@@ -75,7 +75,8 @@ class Cta:
     ps: int
 
     pairs: list[object] = field(default_factory=lambda: [None] * PAIRS)
-    tiles: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)] * ROPES)
+    ropes: list[object] = field(default_factory=lambda: [None] * ROPES)
+    tiles: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)] * 2 * ROPES)
     item: int = -1
     queries: int = -1
     p: list[dict[int, object]] = field(init=False)
@@ -110,6 +111,7 @@ class Model:
     `late`: P is handed over when half of the next S has been issued, as where CTAs share keys.
     Mutants: with `helper_waits` the helper warps follow the pairs' own barriers, and are lapped;
     with `early_queries` the slots of Q are given back while the registers are still being loaded;
+    with `tiles_over` what a tile is gets written over while loads of it may be under way;
     with `no_p_wait` P is written whoever still reads its buffer; with `no_clean_wait` it is handed
     over before foreign rows are zero.
     """
@@ -122,6 +124,7 @@ class Model:
         late: bool = False,
         helper_waits: bool = False,
         early_queries: bool = False,
+        tiles_over: bool = False,
         no_p_wait: bool = False,
         no_clean_wait: bool = False,
     ) -> None:
@@ -129,6 +132,7 @@ class Model:
         self.speed = self.random.choice([0.3, 1.0, 3.0])
         self.units, self.late = units, late
         self.helper_waits, self.early_queries = helper_waits, early_queries
+        self.tiles_over = tiles_over
         self.no_p_wait, self.no_clean_wait = no_p_wait, no_clean_wait
         self.cta = Cta(ps=2 if late else 1)
         if no_clean_wait:
@@ -168,12 +172,17 @@ class Model:
                 for pair in range(TILE_PAIRS):
                     yield from self._load_pair(pairs, ("K", unit, tile, pair))
 
+    def _tile_at(self, ropes: Ring) -> int:
+        """Where it stands what goes with a k_r slab: beside what the slot's next tile is."""
+        return ropes.slot if self.tiles_over else ropes.phase * ROPES + ropes.slot
+
     def _load_rope(self, ropes: Ring, unit: int, tile: int) -> Iterator[Step]:
         cta = self.cta
         yield "wait", cta.rope_empty[ropes.slot], ropes.phase ^ 1
-        cta.tiles[ropes.slot] = (unit, tile)
+        cta.tiles[self._tile_at(ropes)] = (unit, tile)
         cta.rope_full[ropes.slot].arrive(1)
-        self.copy(cta.rope_full[ropes.slot], lambda: None)
+        put = partial(cta.ropes.__setitem__, ropes.slot, (unit, tile))
+        self.copy(cta.rope_full[ropes.slot], put)
         ropes.advance()
 
     def _load_pair(self, ring: Ring, tag: object) -> Iterator[Step]:
@@ -200,7 +209,8 @@ class Model:
         cta, pairs, ropes, ps = self.cta, Ring(PAIRS), Ring(ROPES), Ring(self.cta.ps)
         for _ in range(sum(self.units)):
             yield "wait", cta.rope_full[ropes.slot], ropes.phase
-            unit, tile = cta.tiles[ropes.slot]
+            unit, tile = cta.tiles[self._tile_at(ropes)]
+            expect(cta.ropes[ropes.slot], (unit, tile), "helper")
             for _ in range(self.query_pairs if tile == 0 else 0):
                 if self.helper_waits:
                     yield "wait", cta.pair_full[pairs.slot], pairs.phase
@@ -293,6 +303,7 @@ class Model:
         if not self.late:
             yield "wait", cta.rope_ready[ropes.slot], ropes.phase
         yield "sleep", 0.7 + self.delay(0.4), None
+        at = self._tile_at(ropes)
         if self.late:  # k_r goes back before the last pairs have been multiplied
             self._give_rope_back(unit, tile, ropes)
             yield "sleep", self.delay(0.2), None
@@ -303,9 +314,10 @@ class Model:
         if not self.late:
             self._give_rope_back(unit, tile, ropes)
         yield "sleep", 0.3 + self.delay(0.1), None
+        expect(cta.tiles[at], (unit, tile), "scores")  # loads that the arrival did not wait for
 
     def _give_rope_back(self, unit: int, tile: int, ropes: Ring) -> None:
-        expect(self.cta.tiles[ropes.slot], (unit, tile), "scores")
+        expect(self.cta.ropes[ropes.slot], (unit, tile), "scores")
         self.cta.rope_empty[ropes.slot].arrive()
         ropes.advance()
 

@@ -135,7 +135,7 @@ __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, 
   warp_arrive(&sm.tile_full[st.ropes.slot], st.lane);
   if constexpr (!C::LATE) issue_rope(sm, st, s);
   cute::warpgroup_commit_batch();
-  const TileInfo& tile = sm.tiles[st.ropes.slot];
+  const TileInfo& tile = tile_info(sm, st.ropes);
   return {tile.bounds, tile.pos0};
 }
 

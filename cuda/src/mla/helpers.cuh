@@ -26,7 +26,7 @@ __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring
   barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.rope_full[ring.slot];
   const bool turned = args.has_turned && tile.delta != 0;
-  sm.tiles[ring.slot] = TileInfo{tile.bounds, turned ? 0 : tile.delta, tile.pos0, first};
+  tile_info(sm, ring) = TileInfo{tile.bounds, turned ? 0 : tile.delta, tile.pos0, first};
   const bool turns = tile.delta != 0 && !turned && in_table(tile.delta, args.num_positions);
   barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
   constexpr int SLAB = LATENT_DIM / SLAB_DIM;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
   Ring<C::PS> ps;
   for (int t = 0; t < num_tiles; ++t) {
     barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
-    const TileInfo& tile = sm.tiles[ropes.slot];
+    const TileInfo& tile = tile_info(sm, ropes);
     const int bounds = tile.bounds;
     if (tile.first) pairs.advance(C::Q_PAIRS);
     if (const int delta = tile.delta; delta != 0) {

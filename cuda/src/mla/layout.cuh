@@ -87,7 +87,7 @@ struct Storage {
   alignas(1024) uint8_t pairs[C::PAIRS][PAIR_BYTES];
   alignas(1024) uint8_t ropes[C::ROPES][SLAB_BYTES];
   alignas(16) float angles[C::ROPES][ROPE_DIM];
-  TileInfo tiles[C::ROPES];
+  TileInfo tiles[2 * C::ROPES];  // see tile_info
   float p_scale[C::PS][BLOCK_M];
   float inverse_sum[BLOCK_M];
   int positions[BLOCK_M];  // of the rows' tokens
@@ -99,6 +99,13 @@ struct Storage {
   uint64_t p_full[C::PS], p_empty[C::PS], left_begun[C::PS];
   uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
 };
+
+// What goes with the k_r slab in a slot. The slot's next tile is told beside it, not over it: an arrival
+// that gives the slot back does not wait for loads of the scores warps that are still under way.
+template <class C>
+__device__ __forceinline__ TileInfo& tile_info(Storage<C>& sm, const Ring<C::ROPES>& ring) {
+  return sm.tiles[ring.phase * C::ROPES + ring.slot];
+}
 
 template <class C>
 __device__ __forceinline__ void init_barriers(Storage<C>& sm) {

@@ -1,7 +1,7 @@
 """The attention kernel's barriers as a discrete-event model: who may read which slot, and when.
 
 Every warp is an agent, copies land after random delays, and each read checks what lies in its slot.
-Knows the protocol of cuda/src/mla (helpers.cuh, attention.cuh); nothing of arithmetic or layouts.
+Knows the protocol of cuda/src/mla (helpers, scores and output); nothing of arithmetic or layouts.
 """
 
 from __future__ import annotations

@@ -132,6 +132,15 @@ __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
   cutlass::arch::fence_barrier_init();
 }
 
+template <class C>
+__device__ __forceinline__ Item read_item(const Storage<C>& sm) {
+  Item item = sm.item;
+  item.num_tiles = uniform(item.num_tiles);
+  item.partial_slot = uniform(item.partial_slot);
+  item.last = uniform(item.last);
+  return item;
+}
+
 // The units of one worker and the tiles of each that are its own.
 struct Work {
   Boundary begin, end;

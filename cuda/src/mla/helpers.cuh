@@ -225,7 +225,7 @@ __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm
       const Rotation rotation = in_table(delta, args.num_positions)
                                     ? read_rotation(sm.angles[ropes.slot], delta, thread)
                                     : no_rotation();
-      rotate_slab(sm.ropes[ropes.slot], rotation, args.interleaved, thread);
+      rotate_slab<C::LATE ? 2 : 4>(sm.ropes[ropes.slot], rotation, args.interleaved, thread);
     }
     if (!C::LATE && bounds != FULL_PAGE) clean_tile(sm, pairs, ropes, bounds, thread);
     fence_async_proxy();

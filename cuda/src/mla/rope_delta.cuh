@@ -72,13 +72,15 @@ __device__ __forceinline__ void turn_halves(uint32_t& x0, uint32_t& x1, uint32_t
   rotate_words(x1, y1, r.cos[2], r.sin[2], r.cos[3], r.sin[3]);
 }
 
-// slab: [64 keys][64] bf16, 128-byte swizzle. fp32 arithmetic, one rounding to bf16.
+// slab: [64 keys][64] bf16, 128-byte swizzle. fp32 arithmetic, one rounding to bf16. Of the steps
+// of eight rows, AT_ONCE are under way at a time.
+template <int AT_ONCE = 4>
 __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bool interleaved,
                                             int thread) {
   const int part = thread / 8, row0 = thread % 8;  // row % 8 == row0 in every step
   if (interleaved) {
     uint8_t* at = slab + row0 * 128 + ((part ^ row0) << 4);
-#pragma unroll 4
+#pragma unroll AT_ONCE
     for (int i = 0; i < PAGE_SIZE / 8; ++i) {
       uint4* words = reinterpret_cast<uint4*>(at + i * 1024);
       uint4 x = *words;
@@ -88,7 +90,7 @@ __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bo
   } else {
     uint8_t* row = slab + row0 * 128 + part % 2 * 8;
     const int first = (part / 2 ^ row0) << 4, second = ((part / 2 + 4) ^ row0) << 4;
-#pragma unroll 4
+#pragma unroll AT_ONCE
     for (int i = 0; i < PAGE_SIZE / 8; ++i) {
       uint2* a = reinterpret_cast<uint2*>(row + i * 1024 + first);
       uint2* b = reinterpret_cast<uint2*>(row + i * 1024 + second);

@@ -110,23 +110,23 @@ struct Storage {
 };
 
 template <int SLOTS>
-__device__ __forceinline__ void init_ring(uint64_t (&barriers)[SLOTS], int arrivals) {
-  for (uint64_t& barrier : barriers) cutlass::arch::ClusterBarrier::init(&barrier, arrivals);
+__device__ __forceinline__ void init_ring(uint64_t (&barriers)[SLOTS], int warps) {
+  for (uint64_t& barrier : barriers) init_for_warps(&barrier, warps);
 }
 
 template <class C>
 __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
   using cutlass::arch::ClusterBarrier;
-  init_ring(sm.raw_full, 1);
+  for (uint64_t& barrier : sm.raw_full) ClusterBarrier::init(&barrier, 1);
+  for (uint64_t& barrier : sm.rope_full) ClusterBarrier::init(&barrier, 1);
   init_ring(sm.raw_empty, 4);
-  init_ring(sm.rope_full, 1);
   init_ring(sm.rope_ready, TRANSFORM_THREADS / 32);
   init_ring(sm.rope_empty, 4);
   init_ring(sm.pair_empty, 4);
   init_ring(sm.p_full, 4);
   init_ring(sm.p_empty, 4 * C::OUTPUTS);
-  ClusterBarrier::init(&sm.epilogue_full, 4);
-  ClusterBarrier::init(&sm.epilogue_empty, 4 * C::OUTPUTS);
+  init_for_warps(&sm.epilogue_full, 4);
+  init_for_warps(&sm.epilogue_empty, 4 * C::OUTPUTS);
   cutlass::arch::fence_barrier_init();
 }
 

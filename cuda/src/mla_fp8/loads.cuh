@@ -93,7 +93,7 @@ __device__ __forceinline__ void rotating_warps(const Args& args, Storage<C>& sm,
         fence_async_proxy();
       }
       __syncwarp();
-      if (thread % 32 == 0) barrier_arrive(&sm.rope_ready[ropes.slot]);
+      warp_arrive(&sm.rope_ready[ropes.slot], thread % 32);
       ropes.advance();
     }
   }

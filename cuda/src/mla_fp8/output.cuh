@@ -76,9 +76,9 @@ __device__ __forceinline__ void add_tile(Storage<C>& sm, Output<C>& o, Ring<C::P
 #pragma unroll
       for (int k = 0; k < C::OUT_PAIRS * PAIR_SLABS; ++k) fence_registers(o[k]);
     }
-    if (lane == 0) barrier_arrive(&sm.pair_empty[slots[i]]);
+    warp_arrive(&sm.pair_empty[slots[i]], lane);
   }
-  if (lane == 0) barrier_arrive(&sm.p_empty[p_slot]);
+  warp_arrive(&sm.p_empty[p_slot], lane);
   pairs.advance(TILE_PAIRS);
   ps.advance();
 }
@@ -169,7 +169,7 @@ __device__ __forceinline__ void output_warpgroup(const Args& args, Storage<C>& s
     if (part.partial_row < 0) store_complete<C>(args, sm, part, o, half, warp, lane);
     else store_partial<C>(args, sm, part, o, half, warp, lane);
     __syncwarp();
-    if (lane == 0) barrier_arrive(&sm.epilogue_empty);
+    warp_arrive(&sm.epilogue_empty, lane);
   }
 }
 

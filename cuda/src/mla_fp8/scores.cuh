@@ -137,7 +137,7 @@ __device__ __forceinline__ void read_numbers(const Storage<C>& sm, const Scores<
 template <class C>
 __device__ __forceinline__ void give_back_group(Storage<C>& sm, Scores<C>& st) {
   __syncwarp();
-  if (st.lane == 0) barrier_arrive(&sm.raw_empty[st.raw.slot]);
+  warp_arrive(&sm.raw_empty[st.raw.slot], st.lane);
   st.raw.advance();
 }
 
@@ -187,10 +187,11 @@ __device__ __forceinline__ TileInfo multiply_rope(Storage<C>& sm, Scores<C>& st,
   }
   cute::warpgroup_commit_batch();
   TileInfo tile = sm.rope_tiles[st.ropes.slot];
-  tile.bounds = uniform(tile.bounds);
+  // Here, not where they are needed: the arrival below waits for no load that is still under way.
+  tile.bounds = uniform(tile.bounds), tile.pos0 = uniform(tile.pos0);
   cute::warpgroup_wait<0>();
   fence_registers(s);
-  if (st.lane == 0) barrier_arrive(&sm.rope_empty[st.ropes.slot]);
+  warp_arrive(&sm.rope_empty[st.ropes.slot], st.lane);
   st.ropes.advance();
   return tile;
 }
@@ -349,7 +350,7 @@ __device__ __forceinline__ void softmax_tile(const Args& args, Storage<C>& sm, S
   }
   fence_async_proxy();  // P and, before it, the tile's values
   __syncwarp();
-  if (st.lane == 0) barrier_arrive(&sm.p_full[slot]);
+  warp_arrive(&sm.p_full[slot], st.lane);
   st.p.advance();
 }
 
@@ -395,7 +396,7 @@ __device__ __forceinline__ void finish_part(const Args& args, Storage<C>& sm, Sc
   if (st.stream == 0) {
     if (thread < C::N) weigh_streams(args, sm, part, thread);
     __syncwarp();
-    if (st.lane == 0) barrier_arrive(&sm.epilogue_full);
+    warp_arrive(&sm.epilogue_full, st.lane);
   }
   st.epilogue_phase ^= 1;
   if constexpr (C::STREAMS > 1) sync_streams<C::STREAMS>();  // what it read may be written again

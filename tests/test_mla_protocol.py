@@ -16,17 +16,26 @@ def test_every_reader_finds_what_it_came_for(seed, late, units):
     Model(seed, units, late=late).run()
 
 
-def fails(seed: int, **mutant: bool) -> bool:
+def fails(seed: int, mutant: str) -> bool:
+    late = seed % 2 == 0 or mutant in ("early_rope", "early_turn")
     try:
-        Model(seed, [2, 2, 5, 2], late=seed % 2 == 0, **mutant).run()
+        Model(seed, [2, 2, 21, 18, 2], late=late, **{mutant: True}).run()
     except ProtocolError:
         return True
     return False
 
 
-MUTANTS = ["early_queries", "helper_waits", "tiles_over", "no_p_wait", "no_clean_wait"]
+MUTANTS = [
+    "early_queries",
+    "helper_waits",
+    "tiles_over",
+    "early_rope",
+    "early_turn",
+    "no_p_wait",
+    "no_clean_wait",
+]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_model_catches(mutant):
-    assert any(fails(seed, **{mutant: True}) for seed in range(200))
+    assert any(fails(seed, mutant) for seed in range(400))

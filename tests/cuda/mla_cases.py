@@ -172,6 +172,29 @@ def with_larger_scores(batch: Batch, factor: float) -> Batch:
     return replace(batch, q=(batch.q.float() * factor).bfloat16())
 
 
+def with_delta_of_each_tile(batch: Batch, seed: int = 0) -> Batch:
+    """Return the batch with a delta of its own for every tile."""
+    generator = torch.Generator().manual_seed(seed)
+    deltas = torch.randint(1, MAX_POS, batch.table.tiles.shape[:1], generator=generator)
+    return _with_deltas(batch, deltas * (1 - 2 * (torch.arange(len(deltas)) % 2)))
+
+
+def with_runs(batch: Batch, longest: int = 12, seed: int = 0) -> Batch:
+    """Return the batch with deltas that 1 to `longest` tiles have in turn; a third of them is 0."""
+    generator = torch.Generator().manual_seed(seed)
+    count = batch.table.tiles.shape[0]
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator)
+    deltas = torch.randint(1 - MAX_POS, MAX_POS, (count,), generator=generator)
+    deltas[torch.randint(0, 3, (count,), generator=generator) == 0] = 0
+    return _with_deltas(batch, deltas.repeat_interleave(lengths)[:count])
+
+
+def _with_deltas(batch: Batch, deltas: Tensor) -> Batch:
+    tiles = batch.table.tiles.clone()
+    tiles[:, 2] = deltas.int().cuda()
+    return replace(batch, table=TileTable(tiles, batch.table.start, batch.table.count))
+
+
 def with_pages_in_order(batch: Batch) -> Batch:
     """Return the same batch of whole pages, these one after the other in a cache of their own."""
     order = batch.table.page.long()

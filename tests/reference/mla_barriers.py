@@ -79,6 +79,7 @@ class Cta:
     tiles: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)] * 2 * ROPES)
     item: int = -1
     queries: int = -1
+    rotary: list[object] = field(default_factory=lambda: [None] * 2)  # of Q, by helper warp
     p: list[dict[int, object]] = field(init=False)
     sums: dict[int, int] = field(default_factory=dict)
     cleaned: dict[object, int] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class Cta:
         self.p_full = [Barrier(4 if self.ps == 1 else 6) for _ in range(self.ps)]
         self.p_empty = [Barrier(8) for _ in range(self.ps)]
         self.left_begun = [Barrier(4) for _ in range(self.ps)]
-        self.q_full, self.q_empty = Barrier(1), Barrier(12)
+        self.q_full, self.q_empty, self.q_again = Barrier(1), Barrier(12), Barrier(1)
         self.sums_full, self.sums_empty = Barrier(4), Barrier(8)
 
 
@@ -105,6 +106,11 @@ def expect(found: object, wanted: object, who: str) -> None:
         raise ProtocolError(f"{who} found {found}, wanted {wanted}")
 
 
+def turned_by(unit: int, tile: int) -> int:
+    """By what the queries stand turned for a tile; 0 as they came."""
+    return 0 if tile < 0 else random.Random(97 * unit + tile // 2).choice([0, 0, 1, 2])
+
+
 class Model:
     """One CTA that walks through units of so many tiles each.
 
@@ -112,6 +118,9 @@ class Model:
     Mutants: with `helper_waits` the helper warps follow the pairs' own barriers, and are lapped;
     with `early_queries` the slots of Q are given back while the registers are still being loaded;
     with `tiles_over` what a tile is gets written over while loads of it may be under way;
+    with `early_rope` k_r goes back before the tile's last pair has been seen, so that helper warps
+    that skip phases of `tile_full` may be two behind it;
+    with `early_turn` queries are loaded again and turned while products read them;
     with `no_p_wait` P is written whoever still reads its buffer; with `no_clean_wait` it is handed
     over before foreign rows are zero.
     """
@@ -125,6 +134,8 @@ class Model:
         helper_waits: bool = False,
         early_queries: bool = False,
         tiles_over: bool = False,
+        early_rope: bool = False,
+        early_turn: bool = False,
         no_p_wait: bool = False,
         no_clean_wait: bool = False,
     ) -> None:
@@ -133,11 +144,13 @@ class Model:
         self.units, self.late = units, late
         self.helper_waits, self.early_queries = helper_waits, early_queries
         self.tiles_over = tiles_over
+        self.early_rope, self.early_turn = early_rope, early_turn
         self.no_p_wait, self.no_clean_wait = no_p_wait, no_clean_wait
         self.cta = Cta(ps=2 if late else 1)
         if no_clean_wait:
             self.cta.p_full = [Barrier(4) for _ in range(self.cta.ps)]
         self.query_pairs = 3 if late else 2
+        self.reloads = [0, 0]
         self.now, self.events, self.order = 0.0, [], 0
 
     def delay(self, mean: float) -> float:
@@ -156,7 +169,8 @@ class Model:
             put()
             barrier.land(1)
 
-        self.later(0.5 + self.random.random() + self.delay(0.5), land)
+        late = 8.0 * (self.random.random() < 0.1)  # now and then one that waits for memory
+        self.later(0.5 + self.random.random() + self.delay(0.5) + late, land)
 
     # ---- helpers
 
@@ -200,13 +214,34 @@ class Model:
             cta.item, cta.queries = unit, -1
             cta.q_full.arrive(1 if count else 0)
             if count:
-                self.copy(cta.q_full, partial(setattr, cta, "queries", unit))
+                self.copy(cta.q_full, partial(self._put_queries, unit))
             for tile in range(count if self.late else 0):
                 yield from self._load_rope(ropes, unit, tile)
 
-    def helper_warp(self) -> Agent:
-        """Turn k_r and zero the rows that a tile does not own; a late P waits for that."""
+    def _put_queries(self, unit: int) -> None:
+        self.cta.queries, self.cta.rotary = unit, [(unit, 0)] * 2
+
+    def _turn_queries(self, warp: int, unit: int, tile: int, before: Ring) -> Iterator[Step]:
+        """Load the rotary slab of Q again unless it has just come, and turn this warp's part."""
+        cta = self.cta
+        if tile == 0:
+            yield "wait", cta.q_full, unit & 1
+        else:
+            if not self.early_turn:
+                yield "wait", cta.rope_empty[before.slot], before.phase
+            if warp == 0:
+                cta.q_again.arrive(1)
+                self.copy(cta.q_again, partial(cta.rotary.__setitem__, slice(2), [(unit, 0)] * 2))
+            yield "wait", cta.q_again, self.reloads[warp] & 1
+            self.reloads[warp] += 1
+        expect(cta.rotary[warp], (unit, 0), "helper")
+        yield "sleep", self.delay(0.2), None
+        cta.rotary[warp] = (unit, turned_by(unit, tile))
+
+    def helper_warp(self, warp: int) -> Agent:
+        """Turn k_r or Q and zero the rows that a tile does not own; a late P waits for that."""
         cta, pairs, ropes, ps = self.cta, Ring(PAIRS), Ring(ROPES), Ring(self.cta.ps)
+        before = Ring(ROPES)
         for _ in range(sum(self.units)):
             yield "wait", cta.rope_full[ropes.slot], ropes.phase
             unit, tile = cta.tiles[self._tile_at(ropes)]
@@ -218,6 +253,9 @@ class Model:
             if self.late and random.Random(1000 * unit - tile).random() < 0.5:  # it turns
                 yield "wait", cta.p_full[ps.slot], ps.phase ^ 1
             yield "sleep", self.delay(0.2), None
+            if self.late and turned_by(unit, tile) != turned_by(unit, tile - 1):
+                yield from self._turn_queries(warp, unit, tile, before)
+            before = Ring(ROPES, ropes.slot, ropes.phase)
             if not self.late:
                 yield from self._clean(pairs, ropes, unit, tile)
             cta.rope_ready[ropes.slot].arrive()
@@ -261,6 +299,10 @@ class Model:
                         yield from self._store_p(ps, warp, (unit, tile - 1))
                     if pair == 2 and self.late:
                         yield "wait", cta.rope_ready[ropes.slot], ropes.phase
+                        expect(cta.rotary, [(unit, turned_by(unit, tile))] * 2, "scores")
+                    if pair == 3 and self.early_rope:
+                        yield "sleep", self.delay(0.1), None
+                        self._give_rope_back(unit, tile, Ring(ROPES, ropes.slot, ropes.phase))
                     yield "wait", cta.pair_full[pairs.slot], pairs.phase
                     if pair == 2 and tile and self.late:
                         self._hand_over(ps)
@@ -304,20 +346,24 @@ class Model:
             yield "wait", cta.rope_ready[ropes.slot], ropes.phase
         yield "sleep", 0.7 + self.delay(0.4), None
         at = self._tile_at(ropes)
-        if self.late:  # k_r goes back before the last pairs have been multiplied
+        if self.early_rope:
+            ropes.advance()
+        elif self.late:  # k_r goes back before the last pairs have been multiplied
             self._give_rope_back(unit, tile, ropes)
             yield "sleep", self.delay(0.2), None
         for pair in range(TILE_PAIRS):
             slot = (pairs.slot + pair - TILE_PAIRS) % PAIRS
             expect(cta.pairs[slot], ("K", unit, tile, pair), "scores")
         expect(cta.queries, unit, "scores")
-        if not self.late:
+        if not self.late and not self.early_rope:
             self._give_rope_back(unit, tile, ropes)
         yield "sleep", 0.3 + self.delay(0.1), None
         expect(cta.tiles[at], (unit, tile), "scores")  # loads that the arrival did not wait for
 
     def _give_rope_back(self, unit: int, tile: int, ropes: Ring) -> None:
         expect(self.cta.ropes[ropes.slot], (unit, tile), "scores")
+        if self.late:
+            expect(self.cta.rotary, [(unit, turned_by(unit, tile))] * 2, "scores")
         self.cta.rope_empty[ropes.slot].arrive()
         ropes.advance()
 
@@ -358,7 +404,7 @@ class Model:
     def agents(self) -> list[Agent]:
         """All warps of the CTA."""
         warps: list[Agent] = [self.key_warp(), self.query_warp()]
-        warps += [self.helper_warp() for _ in range(2)]
+        warps += [self.helper_warp(warp) for warp in range(2)]
         warps += [self.scores_warp(warp) for warp in range(4)]
         warps += [self.output_warp(half, warp) for half in range(2) for warp in range(4)]
         return warps

@@ -95,13 +95,14 @@ class Pool:
         return taken.view(batch, count).int().cuda()
 
 
-def whole_pages(pages: Tensor, keys: int, *, rotated: bool) -> TileTable:
-    """Tiles of plain paged rows; `rotated` gives each its own delta, as reused spans have."""
+def whole_pages(pages: Tensor, keys: int, *, rotated: bool, run: int = 1) -> TileTable:
+    """Tiles of plain paged rows; `rotated` gives every `run` of them a delta, as spans have."""
     lens = torch.full((len(pages),), keys, dtype=torch.int32, device="cuda")
     table = build_tiles(pages, lens, by_slot=False)
     if rotated:
-        shape = table.tiles.shape[:1]
-        table.tiles[:, 2] = torch.randint(-100_000, 100_000, shape, dtype=torch.int32).cuda()
+        runs = (table.tiles.shape[0] // run,)
+        deltas = torch.randint(-100_000, 100_000, runs, dtype=torch.int32)
+        table.tiles[:, 2] = deltas.repeat_interleave(run).cuda()
     return table
 
 

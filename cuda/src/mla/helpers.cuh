@@ -22,11 +22,11 @@ __device__ __forceinline__ void load_pair(const Args& args, Storage<C>& sm, Ring
 // have many tiles. `index`: of the tile in the table.
 template <class C>
 __device__ __forceinline__ void load_rope(const Args& args, Storage<C>& sm, Ring<C::ROPES>& ring,
-                                          const Tile& tile, int index, bool first) {
+                                          const Tile& tile, int index, int flags) {
   barrier_wait(&sm.rope_empty[ring.slot], ring.phase ^ 1);
   uint64_t* full = &sm.rope_full[ring.slot];
   const bool turned = args.has_turned && tile.delta != 0;
-  tile_info(sm, ring) = TileInfo{tile.bounds, turned ? 0 : tile.delta, tile.pos0, first};
+  tile_info(sm, ring) = TileInfo{tile.bounds, turned ? 0 : tile.delta, tile.pos0, flags};
   const bool turns = tile.delta != 0 && !turned && in_table(tile.delta, args.num_positions);
   barrier_expect(full, SLAB_BYTES + (turns ? ROPE_DIM * 4 : 0));
   constexpr int SLAB = LATENT_DIM / SLAB_DIM;
@@ -87,7 +87,34 @@ struct TileWindow {
     tile.pos0 = __shfl_sync(~0u, now.w, t % 32);
     return tile;
   }
+  // Whether tile t, the last asked for, begins a run: MIN_RUN tiles with its delta.
+  __device__ __forceinline__ bool begins_run(int t, int delta) const {
+    const uint32_t these = __ballot_sync(~0u, now.z == delta);
+    // Asked only where it matters: it may still be on its way.
+    const uint32_t others = t % 32 > 32 - MIN_RUN ? __ballot_sync(~0u, next.z == delta) : 0;
+    const uint32_t alike = __funnelshift_r(these, others, t % 32);
+    return t + MIN_RUN <= count && (~alike & ((1u << MIN_RUN) - 1)) == 0;
+  }
 };
+
+// Leaves in `tile` the delta that is still to be applied for it, and says to what. `queries`: by
+// which they stand turned back.
+__device__ __forceinline__ int choose_side(const Args& args, const TileWindow& tiles, int t,
+                                           int& queries, Tile& tile) {
+  const int delta = tile.delta;
+  if (args.has_turned || delta == queries) {
+    if (delta == queries) tile.delta = 0;
+    return 0;
+  }
+  if (delta != 0 && in_table(delta, args.num_positions) && tiles.begins_run(t, delta)) {
+    queries = delta;
+    tile.delta = -delta;
+    return TURN_QUERIES;
+  }
+  const int flags = queries != 0 ? RESTORE_QUERIES : 0;
+  queries = 0;
+  return flags;
+}
 
 // All tiles of all units, the last unit first, through the ring of pairs; k_r slabs too where the
 // query warp does not load them.
@@ -105,7 +132,7 @@ __device__ __forceinline__ void key_warp(const Args& args, Storage<C>& sm, const
     for (int t = 0; t < count; ++t) {
       const Tile tile = tiles.at(t, lane);
       if (lane == 0) {
-        if (!C::LATE) load_rope<C>(args, sm, ropes, tile, tile_at + t, t == 0);
+        if (!C::LATE) load_rope<C>(args, sm, ropes, tile, tile_at + t, t == 0 ? FIRST_TILE : 0);
         for (int pair = 0; pair < TILE_PAIRS; ++pair) {
           load_pair<C>(args, sm, pairs, tile.page, pair);
         }
@@ -177,9 +204,13 @@ __device__ __forceinline__ void query_warp(const Args& args, Storage<C>& sm, con
     if (lane == 0) load_item(args, sm, make_item(args, Work(at), u, worker, rank), phase);
     __syncwarp();
     phase ^= 1;
+    int queries = 0;
     for (int t = 0; C::LATE && t < count; ++t) {
-      const Tile tile = tiles.at(t, lane);
-      if (lane == 0) load_rope<C>(args, sm, ropes, tile, tile_at + t, t == 0);
+      Tile tile = tiles.at(t, lane);
+      int flags = choose_side(args, tiles, t, queries, tile);
+      if (t == 0) flags |= FIRST_TILE;
+      if (phase == 0) flags |= QUERY_PHASE;
+      if (lane == 0) load_rope<C>(args, sm, ropes, tile, tile_at + t, flags);
       __syncwarp();
     }
     const Work work(at);
@@ -206,26 +237,60 @@ __device__ __forceinline__ void clean_tile(Storage<C>& sm, Ring<C::PAIRS> pairs,
   zero_foreign_rows(slots, bounds & 0xFFFF, bounds >> 16, thread);
 }
 
-// Turns k_r and cleans cut tiles. Where P is handed over late, S takes k_r before the last pairs
-// are there: cleaning comes after it, beside the softmax, and P V waits for it.
+// The queries' rotary slab as it came, when no product reads the one that stands there. For a
+// unit's first tile that is what was loaded with the others; else it is loaded again, which costs
+// less than keeping it.
+template <class C>
+__device__ __forceinline__ void load_queries_again(const Args& args, Storage<C>& sm, int t,
+                                                   int flags, uint32_t& phase, int thread) {
+  if (flags & FIRST_TILE) {
+    barrier_wait(&sm.q_full, flags & QUERY_PHASE ? 1 : 0);
+    return;
+  }
+  const int before = t - 1;
+  barrier_wait(&sm.rope_empty[before % C::ROPES], before / C::ROPES & 1);
+  if (thread == 0) {
+    barrier_expect(&sm.q_again, SLAB_BYTES);
+    cute::SM90_TMA_LOAD_3D::copy(&args.queries, &sm.q_again,
+                                 static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST),
+                                 sm.q[C::Q_SHARED_SLABS - 1], 0, sm.item.flat_row,
+                                 LATENT_DIM / SLAB_DIM);
+  }
+  __syncwarp();
+  barrier_wait(&sm.q_again, phase);
+  phase ^= 1;
+}
+
+// Turns k_r, or the queries for a run of tiles, and cleans cut tiles. Where P is handed over late, S
+// takes k_r before the last pairs are there: cleaning comes after it, beside the softmax, and P V
+// waits for it.
 template <class C>
 __device__ __forceinline__ void transform_warps(const Args& args, Storage<C>& sm, int num_tiles,
                                                 int thread) {
   Ring<C::PAIRS> pairs;
   Ring<C::ROPES> ropes;
   Ring<C::PS> ps;
+  uint32_t again = 0;
   for (int t = 0; t < num_tiles; ++t) {
     barrier_wait(&sm.rope_full[ropes.slot], ropes.phase);
     const TileInfo& tile = tile_info(sm, ropes);
-    const int bounds = tile.bounds;
-    if (tile.first) pairs.advance(C::Q_PAIRS);
+    const int bounds = tile.bounds, flags = tile.flags;
+    if (flags & FIRST_TILE) pairs.advance(C::Q_PAIRS);
+    uint8_t* slab = sm.ropes[ropes.slot];
+    if (C::LATE && flags & TURN_QUERIES) {
+      load_queries_again(args, sm, t, flags, again, thread);
+      slab = sm.q[C::Q_SHARED_SLABS - 1];
+    }
     if (const int delta = tile.delta; delta != 0) {
       // Turned earlier, beside more of the products, it costs more: docs/kernel.md.
       if (C::LATE) barrier_wait(&sm.p_full[ps.slot], ps.phase ^ 1);
       const Rotation rotation = in_table(delta, args.num_positions)
                                     ? read_rotation(sm.angles[ropes.slot], delta, thread)
                                     : no_rotation();
-      rotate_slab<C::LATE ? 2 : 4>(sm.ropes[ropes.slot], rotation, args.interleaved, thread);
+      rotate_slab<C::LATE ? 8 : 4>(slab, rotation, args.interleaved, thread);
+    }
+    if (C::LATE && flags & RESTORE_QUERIES) {
+      load_queries_again(args, sm, t, flags, again, thread);
     }
     if (!C::LATE && bounds != FULL_PAGE) clean_tile(sm, pairs, ropes, bounds, thread);
     fence_async_proxy();

@@ -65,13 +65,20 @@ struct Item {
   int last;
 };
 
-// What goes with one key tile; written by the key warp.
+// What goes with one key tile; written by the warp that loads its k_r.
 struct TileInfo {
   int bounds;
-  int delta;
+  int delta;  // still to be applied: to k_r, or to the queries' rotary slab
   int pos0;
-  int first;  // first tile of its unit: query slabs stand before it in the ring
+  int flags;
 };
+
+constexpr int FIRST_TILE = 1;       // of its unit: query slabs stand before it in the ring
+constexpr int TURN_QUERIES = 2;     // delta is the queries', from how they came
+constexpr int RESTORE_QUERIES = 4;  // as they came; delta is k_r's
+constexpr int QUERY_PHASE = 8;      // parity of q_full that tells of the unit's queries
+// Tiles of one delta from which the queries are turned back for all of them, instead of each k_r.
+constexpr int MIN_RUN = 5;
 
 constexpr uint32_t FULL_PAGE = PAGE_SIZE << 16;
 constexpr float LN_2 = 0.693147180559945309f;
@@ -97,7 +104,7 @@ struct Storage {
   uint64_t tile_full[C::ROPES];   // the scores warpgroup has seen all pairs of the tile arrive
   // Of a tile's P; with LATE the transform warps hand it over too, when foreign rows are zero.
   uint64_t p_full[C::PS], p_empty[C::PS], left_begun[C::PS];
-  uint64_t q_full, q_empty, epilogue_full, epilogue_empty;
+  uint64_t q_full, q_empty, q_again, epilogue_full, epilogue_empty;
 };
 
 // What goes with the k_r slab in a slot. The slot's next tile is told beside it, not over it: an arrival
@@ -126,6 +133,7 @@ __device__ __forceinline__ void init_barriers(Storage<C>& sm) {
     init_for_warps(&sm.left_begun[i], 4);
   }
   ClusterBarrier::init(&sm.q_full, 1);
+  ClusterBarrier::init(&sm.q_again, 1);
   init_for_warps(&sm.q_empty, 12);
   init_for_warps(&sm.epilogue_full, 4);
   init_for_warps(&sm.epilogue_empty, 8);

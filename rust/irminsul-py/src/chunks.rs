@@ -11,6 +11,7 @@ use crate::chunk::Chunk;
 use crate::chunk_params::ChunkParams;
 use crate::failure::Failure;
 use crate::numbers::unsigned;
+use crate::once::get_or_make;
 use crate::tokens::{chunk_array, detached, token_ids};
 
 /// The chunks of one token sequence, in order; they tile it.
@@ -107,7 +108,7 @@ fn array<'py>(
         let array = PyModule::import(py, "numpy")?.call_method1("frombuffer", (data, dtype))?;
         Ok::<_, PyErr>(array.unbind())
     };
-    Ok(cell.get_or_try_init(py, make)?.bind(py).clone())
+    Ok(get_or_make(cell, py, make)?.bind(py).clone())
 }
 
 /// Cut token ids into content-defined chunks and fingerprint each.

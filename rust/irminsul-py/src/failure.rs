@@ -11,6 +11,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use crate::once::get_or_make;
+
 /// Why a call from Python was refused.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -104,8 +106,7 @@ fn raise(class: &str, message: String) -> PyErr {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     Python::attach(|py| {
         let import = || PyModule::import(py, "irminsul.errors").map(Bound::unbind);
-        let found = MODULE
-            .get_or_try_init(py, import)
+        let found = get_or_make(&MODULE, py, import)
             .and_then(|module| module.bind(py).getattr(class))
             .and_then(|class| Ok(class.cast_into::<PyType>()?));
         match found {

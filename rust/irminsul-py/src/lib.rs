@@ -12,6 +12,7 @@ mod failure;
 mod fork;
 mod namespace;
 mod numbers;
+mod once;
 mod piece;
 mod policy;
 mod quota;

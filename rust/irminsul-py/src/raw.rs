@@ -92,9 +92,13 @@ pub(crate) fn small_ints(_: &Bound<'_, PyList>) -> Option<Tokens> {
 
 #[cfg(not(Py_LIMITED_API))]
 mod layout {
+    use std::convert::Infallible;
+
     use pyo3::ffi::{PyLong_CheckExact, PyObject};
     use pyo3::prelude::*;
     use pyo3::sync::PyOnceLock;
+
+    use crate::once::get_or_make;
 
     /// CPython's integer up to 3.11: the sign is the sign of the number of digits.
     #[cfg(not(Py_3_12))]
@@ -145,7 +149,7 @@ mod layout {
     /// Whether this interpreter lays integers out as expected: tried once on a few of them.
     pub(super) fn holds(py: Python<'_>) -> bool {
         static HOLDS: PyOnceLock<bool> = PyOnceLock::new();
-        let check = || {
+        let check = || -> Result<bool, Infallible> {
             let read = |value: i64| {
                 let object = value.into_pyobject(py).ok()?;
                 // Safety: the object is live and we are attached.
@@ -153,9 +157,12 @@ mod layout {
             };
             let small = [0, 1, 256, 257, 32_767, 32_768, 129_279, (1 << 30) - 1];
             let large = [-1, -300, 1 << 30, 1 << 32, -(1 << 30), i64::MAX];
-            small.iter().all(|&value| read(value) == Some(value as u32))
-                && large.iter().all(|&value| read(value).is_none())
+            Ok(small.iter().all(|&value| read(value) == Some(value as u32))
+                && large.iter().all(|&value| read(value).is_none()))
         };
-        *HOLDS.get_or_init(py, check)
+        match get_or_make(&HOLDS, py, check) {
+            Ok(&holds) => holds,
+            Err(never) => match never {},
+        }
     }
 }

@@ -12,6 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyList, PyMemoryView, PyRange, PyTuple};
 
 use crate::failure::{Failure, caught};
+use crate::once::get_or_make;
 use crate::raw::{self, Items};
 use crate::scratch::Tokens;
 use crate::wide::{Id, Wide};
@@ -125,8 +126,9 @@ static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 fn from_dlpack(object: &Bound<'_, PyAny>) -> Result<Tokens, Failure> {
     let py = object.py();
-    let array = FROM_DLPACK
-        .import(py, "numpy", "from_dlpack")?
+    let import = || Ok::<_, PyErr>(py.import("numpy")?.getattr("from_dlpack")?.unbind());
+    let array = get_or_make(&FROM_DLPACK, py, import)?
+        .bind(py)
         .call1((object,));
     let unreadable = |reason: PyErr| Failure::Unreadable {
         type_name: type_name(object),

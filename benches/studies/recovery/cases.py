@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+from irminsul import Reuse, ReusePlan
 from irminsul.traces.bound import seen_before
 from irminsul.traces.radix import RadixCache
 from irminsul.traces.replay import IrminsulCache, Outcome
@@ -49,6 +51,27 @@ class Steady:
     reused_percent: list[float]
     prefix_percent: list[float]
     stored: list[int]
+
+
+class MovedRuns(IrminsulCache):
+    """A cache that keeps how long the runs are that its plans move by one distance, in tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: list[int] = []
+
+    def _touch_donors(self, plan: ReusePlan) -> None:
+        # Segments tile the prompt, so neighbours in the plan are neighbours in the text.
+        by_delta = groupby(plan.segments, lambda s: s.delta if isinstance(s, Reuse) else 0)
+        self.lengths += [sum(s.length for s in run) for delta, run in by_delta if delta]
+        super()._touch_donors(plan)
+
+
+def moved_runs(prompts: Sequence[Tokens]) -> list[int]:
+    """Tokens of each run, the shortest first."""
+    cache = MovedRuns()
+    replay(prompts, cache)
+    return sorted(cache.lengths)
 
 
 def _percent(part: int, whole: int) -> float:

@@ -34,6 +34,9 @@ ROOT = HERE.parents[2]
 
 Row = dict[str, Any]
 
+RUN_CALLS = 600  # of each set, whose runs are counted
+RUN_LENGTHS = (320, 512, 1024)
+
 # Percent of prompt tokens, prefix and reuse together, that one default parameter set must reach.
 BARS = {
     "variant_early_variation": 93.0,
@@ -154,6 +157,18 @@ class Study:
             mean = statistics.mean(found)
             yield row("matching.1", f"mean, {label}", "spans_per_prompt", mean, unit="spans")
 
+    def runs(self) -> Iterator[Row]:
+        """How long the runs are that plans move by one distance: docs/adr/010."""
+        for name, corpus in self._sets():
+            lengths = cases.moved_runs(corpus[:RUN_CALLS])
+            total, samples = sum(lengths), len(lengths)
+            median = lengths[int(np.searchsorted(np.cumsum(lengths), total / 2))]
+            yield row("mla.runs", name, "tokens_moved", total, unit="tokens", samples=samples)
+            yield row("mla.runs", name, "median_run", median, unit="tokens", samples=samples)
+            for least in RUN_LENGTHS:
+                share = 100 * sum(length for length in lengths if length >= least) / total
+                yield row("mla.runs", name, f"in_runs_of_{least}", share, samples=samples)
+
     def analyze(self) -> Iterator[Row]:
         """Time the analysis of the largest set, its tokens taken from the cache."""
         source = self._traces / f"tau_airline{prompts.SUFFIX}"
@@ -202,7 +217,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("traces", type=Path, help="folder of *.jsonl.zst request logs")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "tokens")
-    names = ["recovery", "finite", "steady", "edits", "analyze", "ablation"]
+    names = ["recovery", "finite", "steady", "edits", "runs", "analyze", "ablation"]
     parser.add_argument("--only", nargs="+", choices=names, default=names[:-1])
     arguments = parser.parse_args()
     study = Study(arguments.traces, load_tokenizer(), arguments.cache)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.mla_barriers import Model, ProtocolError
+from reference.barrier_events import ProtocolError
+from reference.mla_barriers import Model
 
 UNITS = st.lists(st.sampled_from([0, 1, 1, 1, 2, 3, 5]), min_size=1, max_size=5)
 

@@ -6,66 +6,14 @@ Knows the protocol of cuda/src/mla (helpers, scores and output); nothing of arit
 
 from __future__ import annotations
 
-import heapq
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from reference.barrier_events import Agent, Barrier, ProtocolError, Ring, Simulation, Step
+
 PAIRS, ROPES, TILE_PAIRS = 10, 2, 4
-
-Step = tuple[str, object, object]  # ("wait", barrier, parity) or ("sleep", seconds, None)
-Agent = Generator[Step, None, None]
-
-
-class ProtocolError(Exception):
-    """A slot held something else than its reader expected, or nobody could go on."""
-
-
-class Barrier:
-    """An mbarrier: a phase ends when all arrivals and all announced bytes are there."""
-
-    def __init__(self, arrivals: int) -> None:
-        self.arrivals = self.pending = arrivals
-        self.bytes = self.phase = 0
-
-    def arrive(self, announced: int = 0) -> None:
-        """Arrive once, after announcing bytes of copies."""
-        self.pending -= 1
-        self.bytes += announced
-        if self.pending < 0:
-            raise ProtocolError("more arrivals than a phase takes")
-        self._turn()
-
-    def land(self, count: int) -> None:
-        """Take note of copied bytes; they may land before they are announced."""
-        self.bytes -= count
-        self._turn()
-
-    def _turn(self) -> None:
-        if self.pending == 0 and self.bytes == 0:
-            self.phase += 1
-            self.pending = self.arrivals
-
-    def passed(self, parity: int) -> bool:
-        """Tell what try_wait.parity tells: the current phase has the other parity."""
-        return self.phase & 1 != parity
-
-
-@dataclass
-class Ring:
-    """A slot of a ring and the parity of its next phase."""
-
-    slots: int
-    slot: int = 0
-    phase: int = 0
-
-    def advance(self, by: int = 1) -> None:
-        """Move on, turning the parity at the ring's end."""
-        self.slot += by
-        if self.slot >= self.slots:
-            self.slot -= self.slots
-            self.phase ^= 1
 
 
 @dataclass
@@ -111,15 +59,15 @@ def turned_by(unit: int, tile: int) -> int:
     return 0 if tile < 0 else random.Random(97 * unit + tile // 2).choice([0, 0, 1, 2])
 
 
-class Model:
+class Model(Simulation):
     """One CTA that walks through units of so many tiles each.
 
     `late`: P is handed over when half of the next S has been issued, as where CTAs share keys.
     Mutants: with `helper_waits` the helper warps follow the pairs' own barriers, and are lapped;
     with `early_queries` the slots of Q are given back while the registers are still being loaded;
     with `tiles_over` what a tile is gets written over while loads of it may be under way;
-    with `early_rope` k_r goes back before the tile's last pair has been seen, so that helper warps
-    that skip phases of `tile_full` may be two behind it;
+    with `early_rope`, which needs `late`, k_r goes back before the tile's last pair has been seen,
+    so that helper warps that skip phases of `tile_full` may be two behind it;
     with `early_turn` queries are loaded again and turned while products read them;
     with `no_p_wait` P is written whoever still reads its buffer; with `no_clean_wait` it is handed
     over before foreign rows are zero.
@@ -139,8 +87,7 @@ class Model:
         no_p_wait: bool = False,
         no_clean_wait: bool = False,
     ) -> None:
-        self.random = random.Random(seed)
-        self.speed = self.random.choice([0.3, 1.0, 3.0])
+        super().__init__(seed)
         self.units, self.late = units, late
         self.helper_waits, self.early_queries = helper_waits, early_queries
         self.tiles_over = tiles_over
@@ -151,16 +98,6 @@ class Model:
             self.cta.p_full = [Barrier(4) for _ in range(self.cta.ps)]
         self.query_pairs = 3 if late else 2
         self.reloads = [0, 0]
-        self.now, self.events, self.order = 0.0, [], 0
-
-    def delay(self, mean: float) -> float:
-        """Draw a random time."""
-        return self.random.expovariate(1 / (mean * self.speed))
-
-    def later(self, delay: float, event: Callable[[], object]) -> None:
-        """Run `event` after `delay`."""
-        self.order += 1
-        heapq.heappush(self.events, (self.now + delay, self.order, event))
 
     def copy(self, barrier: Barrier, put: Callable[[], object]) -> None:
         """Start one TMA copy: it lands, and says so, after a while."""
@@ -355,7 +292,7 @@ class Model:
             slot = (pairs.slot + pair - TILE_PAIRS) % PAIRS
             expect(cta.pairs[slot], ("K", unit, tile, pair), "scores")
         expect(cta.queries, unit, "scores")
-        if not self.late and not self.early_rope:
+        if not self.late:
             self._give_rope_back(unit, tile, ropes)
         yield "sleep", 0.3 + self.delay(0.1), None
         expect(cta.tiles[at], (unit, tile), "scores")  # loads that the arrival did not wait for
@@ -408,40 +345,3 @@ class Model:
         warps += [self.scores_warp(warp) for warp in range(4)]
         warps += [self.output_warp(half, warp) for half in range(2) for warp in range(4)]
         return warps
-
-    def run(self) -> None:
-        """Let every warp finish, in a random order; raise `ProtocolError` at the first fault."""
-        waiting: dict[int, tuple[Agent, Step]] = {
-            i: (agent, ("sleep", 0.0, None)) for i, agent in enumerate(self.agents())
-        }
-        wake = dict.fromkeys(waiting, 0.0)
-        while waiting:
-            moved = True
-            while moved:
-                moved = False
-                for i in self.random.sample(sorted(waiting), len(waiting)):
-                    moved |= self._step(i, waiting, wake)
-            asleep = [wake[i] for i, (_, step) in waiting.items() if step[0] == "sleep"]
-            if not waiting:
-                return
-            if not asleep and not self.events:
-                raise ProtocolError("deadlock")
-            self.now = min([*asleep, *(time for time, _, _ in self.events[:1])])
-            while self.events and self.events[0][0] <= self.now:
-                heapq.heappop(self.events)[2]()
-
-    def _step(self, i: int, waiting: dict[int, tuple[Agent, Step]], wake: dict[int, float]) -> bool:
-        agent, (kind, what, parity) = waiting[i]
-        if kind == "wait" and not what.passed(parity):  # type: ignore[attr-defined]
-            return False
-        if kind == "sleep" and wake[i] > self.now:
-            return False
-        try:
-            step = next(agent)
-        except StopIteration:
-            del waiting[i]
-            return True
-        waiting[i] = agent, step
-        if step[0] == "sleep":
-            wake[i] = self.now + float(step[1])  # type: ignore[arg-type]
-        return True

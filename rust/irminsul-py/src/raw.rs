@@ -160,9 +160,7 @@ mod layout {
             Ok(small.iter().all(|&value| read(value) == Some(value as u32))
                 && large.iter().all(|&value| read(value).is_none()))
         };
-        match get_or_make(&HOLDS, py, check) {
-            Ok(&holds) => holds,
-            Err(never) => match never {},
-        }
+        let Ok(&holds) = get_or_make(&HOLDS, py, check);
+        holds
     }
 }

@@ -72,8 +72,8 @@ __device__ __forceinline__ void turn_halves(uint32_t& x0, uint32_t& x1, uint32_t
   rotate_words(x1, y1, r.cos[2], r.sin[2], r.cos[3], r.sin[3]);
 }
 
-// slab: [64 keys][64] bf16, 128-byte swizzle. fp32 arithmetic, one rounding to bf16. Of the steps
-// of eight rows, AT_ONCE are under way at a time.
+// slab: [64 keys or query rows][64] bf16, 128-byte swizzle. fp32 arithmetic, one rounding to bf16.
+// Of the steps of eight rows, AT_ONCE are under way at a time.
 template <int AT_ONCE = 4>
 __device__ __forceinline__ void rotate_slab(uint8_t* slab, const Rotation& r, bool interleaved,
                                             int thread) {

@@ -120,7 +120,8 @@ __device__ __forceinline__ TileMask issue_scores(Storage<C>& sm, Scores<C>& st, 
   }
   issue_pair<2, 20>(sm, st, s, store, hand);
   issue_pair<3, 28>(sm, st, s, store, hand);
-  // Before k_r goes back: that keeps helper warps, who wait for this for cut tiles only, within a phase.
+  // Before k_r goes back: that keeps helper warps, who wait for this for cut tiles only, within a
+  // phase of it.
   warp_arrive(&sm.tile_full[st.ropes.slot], st.lane);
   if constexpr (!C::LATE) issue_rope(sm, st, s);
   cute::warpgroup_commit_batch();
